@@ -129,15 +129,28 @@ $(BABYLM)/tokenizer/vocab.txt:
 $(BABYLM)/store/store.json: $(BABYLM)/tokenizer/vocab.txt
 	$(PYTHON) recipes/prepare_corpus.py --config recipes/configs/corpus/babylm.yaml --files $(TEXT)
 
-# An unfinished run is resumed. A finished one is only scored, unless ARGS asks for another training.
+# An unfinished run is resumed. A finished one is only scored, unless ARGS has one of these.
+BABYLM_STARTS = $(filter --overwrite_run% --resume% --estimate%,$(ARGS))
+
 babylm: check-names $(READY)  ## ten million words in a night, with BLiMP over the words seen: TEXT=my_texts BLIMP=blimp/data; CONFIG=babylm_gpu for a GPU
-	@test -f $(BABYLM)/text || test -n "$(TEXT)" || { echo "error: give TEXT=, a folder of .txt files, one a document" >&2; exit 1; }
-	@test ! -f $(BABYLM)/text -o -z "$(TEXT)" || test "$(TEXT)" = "$$(cat $(BABYLM)/text)" || { echo "error: $(BABYLM) is of TEXT=$$(cat $(BABYLM)/text); remove it and runs/babylm_* for another text" >&2; exit 1; }
-	@test -f $(BABYLM)/text || ls $(TEXT) > /dev/null
-	@test -f $(BABYLM)/text || { mkdir -p $(BABYLM) && echo "$(TEXT)" > $(BABYLM)/text; }
+	@if test ! -f $(BABYLM)/text; then \
+		test -n "$(TEXT)" || { echo "error: give TEXT=, a folder of .txt files, one a document" >&2; exit 1; }; \
+		ls $(TEXT) > /dev/null; \
+		mkdir -p $(BABYLM); \
+		echo "$(TEXT)" > $(BABYLM)/text; \
+	elif test -n "$(TEXT)" -a "$(TEXT)" != "$$(cat $(BABYLM)/text)"; then \
+		echo "error: $(BABYLM) is of TEXT=$$(cat $(BABYLM)/text); remove it and runs/babylm_* for another text" >&2; \
+		exit 1; \
+	fi
 	$(MAKE) $(BABYLM)/store/store.json TEXT="$$(cat $(BABYLM)/text)"
-	$(if $(filter --overwrite_run% --resume% --estimate%,$(ARGS)),,$(BABYLM_IS_TRAINED) && echo "$(BABYLM_RUN) is finished and scored as it is; RUN=FOLDER trains another" || )$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(BABYLM_CONFIG).yaml --store $(BABYLM)/store --output_dir $(BABYLM_RUN) $(ARGS)
+	@if test -z "$(BABYLM_STARTS)" && $(BABYLM_IS_TRAINED); then \
+		echo "$(BABYLM_RUN) is finished and scored as it is; RUN=FOLDER trains another"; \
+	else \
+		$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(BABYLM_CONFIG).yaml --store $(BABYLM)/store --output_dir $(BABYLM_RUN) $(ARGS); \
+	fi
+ifeq ($(filter --estimate%,$(ARGS)),)
 	$(if $(BLIMP),$(MAKE) blimp MODEL=$(BABYLM_RUN) ARGS="--every_checkpoint true --max_pairs 100")
+endif
 
 ## Fine-tune
 

@@ -380,7 +380,7 @@ class Cases:
     def time_to_quality(self) -> list[Case]:
         """Return some minutes from raw text, by three sides.
 
-        The quickstart's settings, the same with the paper's optimiser, and stock.
+        The quickstart's settings, the same with the paper's optimizer, and stock.
         """
         size = self.args.sizes[0] if self.args.sizes else "tiny"
         files = tuple(self.args.files or ())

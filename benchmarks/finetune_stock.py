@@ -84,7 +84,7 @@ class StockArguments:
 
 
 def check_stock_has(optimizer: str, schedule: str) -> None:
-    """Refuse an optimiser or a schedule that the stock Trainer does not have."""
+    """Refuse an optimizer or a schedule that the stock Trainer does not have."""
     if optimizer not in ("adamw", "trainer") or schedule != "trainer":
         raise InputError(
             f"optimizer is {optimizer}, schedule {schedule}; stock has --optimizer adamw "

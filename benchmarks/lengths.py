@@ -1,4 +1,4 @@
-"""Lengths of the tokenised examples of real tasks: as committed in lengths.yaml, or measured.
+"""Lengths of the tokenized examples of real tasks: as committed in lengths.yaml, or measured.
 
 Only lengths, never text.
 """

@@ -55,7 +55,7 @@ class StepTimer(TrainerCallback):
     A step's time is that from the end of the step before it to its own end. So fetching data,
     logging and the callbacks are in it. On a GPU the ends are events on the device's own clock: the
     host may run ahead as it does in any training, and the sum of the times is still exact, because
-    the device is synchronised before the first and after the last one.
+    the device is synchronized before the first and after the last one.
     """
 
     def __init__(self, sample: Sample) -> None:
@@ -76,7 +76,7 @@ class StepTimer(TrainerCallback):
             if self._is_warming_up():
                 return
             self.warmup_steps = self.steps
-            self._synchronise()
+            self._synchronize()
             self._warmup_end = time.perf_counter()
         self._marks.append(self._mark())
         if self._is_over():
@@ -105,13 +105,13 @@ class StepTimer(TrainerCallback):
         event.record()
         return event
 
-    def _synchronise(self) -> None:
+    def _synchronize(self) -> None:
         if not self.sample.on_cpu:
             torch.cuda.synchronize()
 
     def read(self) -> tuple[float, list[float]]:
         """Return the seconds of the warm-up, and of each measured step."""
-        self._synchronise()
+        self._synchronize()
         seconds = []
         for before, after in itertools.pairwise(self._marks):
             if self.sample.on_cpu:

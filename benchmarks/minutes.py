@@ -61,7 +61,7 @@ class MinutesArguments:
     rows_file: str = option("benchmarks/minutes.yaml", "row -> the settings that it changes")
     rows: list[str] | None = option(None, "rows of that file; default: all")
     whole_word: bool = option(
-        False, "measure with whole words masked, which is the same for every vocabulary"
+        False, "measure with whole words masked, to compare vocabularies by bits per character"
     )
     seeds: list[int] | None = option(
         None,
@@ -211,9 +211,7 @@ def main() -> None:
     file = Path(args.output_dir) / RESULTS_FILE
     records = []
     if file.is_file():
-        for record in json.loads(file.read_text(encoding="utf-8")):
-            # Older ones do not name the store, and are of this one.
-            records.append({"store": args.store, "whole_word": False, **record})
+        records = json.loads(file.read_text(encoding="utf-8"))
     if not args.report_only:
         train_rows(
             {name: rows[name] for name in names},

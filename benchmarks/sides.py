@@ -474,7 +474,7 @@ def stock_finetuning(sample: Sample, features: list[Feature]) -> StockTrainer:
     lengths = [len(feature["input_ids"]) for feature in features]
     collator: Any
     if sample.switches.get("padding", limit.stock_padding) == "max":
-        # Once, as the examples do it while they tokenise.
+        # Once, as the examples do it while they tokenize.
         features = [pad(feature, limit.max_length) for feature in features]
         collator = default_data_collator
     else:

@@ -50,7 +50,7 @@ class Clock(TrainerCallback):
         self._trainer.eval_collator = self._collator
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stop before an evaluation."""
+        """Pause the clock before an evaluation."""
         if control.should_evaluate:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
@@ -59,7 +59,7 @@ class Clock(TrainerCallback):
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float], **kwargs: Any
     ) -> None:
-        """End the run at the goal, or go on."""
+        """End the run at the goal, or let the clock go on."""
         point = {
             "step": state.global_step,
             "seconds": self.seconds,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.settings import SEEDS, option
+from bert_recipes.yaml_files import read_tree
 
 
 Values = dict[str, Any]
@@ -40,6 +40,8 @@ GOAL = TRACK.goal
 # A difference of seconds counts where chance would make it in fewer than 1 of 100 comparisons.
 MAX_P = 0.01
 MIN_SEEDS = 3
+# Corpus, vocabulary, model and measure are those of the rules: no recipe sets these.
+FIXED = {"store", "tokenizer", "size", "model_name_or_path", "objective", "max_eval_pairs"}
 # BERT tiny: what a candidate's config.json must say.
 TINY = {
     "model_type": "bert",
@@ -63,7 +65,20 @@ class JudgeArguments:
 
 def environment_of(checkout: Path) -> dict[str, str]:
     """Return the environment of scripts that run with the code of a checkout."""
-    return {**os.environ, "PYTHONPATH": str(checkout / "src")}
+    folders = [str(checkout / "src")]
+    if "PYTHONPATH" in os.environ:  # packages that are installed nowhere
+        folders.append(os.environ["PYTHONPATH"])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+
+
+def check_recipe(recipe: str) -> None:
+    """Refuse a recipe that is not there, or sets what is fixed."""
+    if not Path(recipe).is_file():
+        raise InputError(f"there is no recipe {recipe}; give a YAML file with settings")
+    settings, _ = read_tree(Path(recipe))
+    fixed = sorted(FIXED & settings.keys())
+    if fixed:
+        raise InputError(f"{recipe} sets {', '.join(fixed)}, which the rules fix; take it out")
 
 
 def check_corpus(checkout: Path) -> None:
@@ -82,7 +97,7 @@ def check_corpus(checkout: Path) -> None:
 def run(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
     """Return the result of a run, with its recipe and what this checkout measures of it.
 
-    A run that an interrupted call has finished is taken; another one is made.
+    A run that is judged in its folder is taken: an interrupted call has finished it.
     """
     recipe_text = Path(recipe).read_text(encoding="utf-8")
     judged_file = folder / "judged.json"
@@ -102,15 +117,11 @@ def run(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
 
 
 def train(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
-    """Train once, with nothing that an interrupted run has left; return its result.json."""
-    # Pairs of an epoch that another run has made would be found there.
-    pairs = folder / "pairs"
-    shutil.rmtree(pairs, ignore_errors=True)
+    """Train once, and return the result.json."""
     result_file = folder / "result.json"
     result_file.unlink(missing_ok=True)
     command = [sys.executable, SCRIPT, "--config", str(Path(recipe).resolve())]
     command += ["--output_dir", str(folder.resolve()), "--seed", str(seed)]
-    command += ["--data_cache_dir", str(pairs.resolve())]
     # An exit code of 1 is a goal that was missed: the result says so.
     subprocess.run(command, cwd=checkout, env=environment_of(checkout), check=False)
     if not result_file.is_file():
@@ -125,7 +136,9 @@ def measure(folder: Path) -> Values:
     command = [sys.executable, "recipes/evaluate_checkpoint.py", "--config", EVALUATION]
     command += ["--model_name_or_path", str(folder.resolve())]
     command += ["--results_file", str(file.resolve())]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        command, cwd=ROOT, env=environment_of(ROOT), check=True, stdout=subprocess.DEVNULL
+    )
     measured: Values = json.loads(file.read_text(encoding="utf-8"))
     # A folder of this machine, which is nobody's business in a pull request.
     del measured["model"]
@@ -133,7 +146,7 @@ def measure(folder: Path) -> Values:
 
 
 def broken_rules(folder: Path) -> list[str]:
-    """Return what a checkpoint is not that it has to be."""
+    """Return the rules that a checkpoint breaks: its size, and that stock BERT loads it."""
     broken = []
     config = AutoConfig.from_pretrained(folder)
     for name, value in TINY.items():
@@ -182,7 +195,7 @@ def verdict(record: list[Values], candidate: list[Values]) -> Values:
         seconds["candidate"], seconds["record"], equal_var=False, alternative="less"
     )
     p = float(test.pvalue)
-    if not p < MAX_P:
+    if not p < MAX_P:  # also where p is NaN
         reasons.append(f"Welch's t-test of the seconds: p = {p:.3f}; allowed: below {MAX_P}")
     return {"is_accepted": not reasons, "reasons": reasons, "p": p, "seconds": seconds}
 
@@ -201,8 +214,7 @@ def main() -> None:
         "candidate": (args.candidate, Path(args.candidate_checkout).resolve()),
     }
     for recipe, _ in sides.values():
-        if not Path(recipe).is_file():
-            raise InputError(f"there is no recipe {recipe}; give a YAML file with settings")
+        check_recipe(recipe)
     for _, checkout in sides.values():
         check_corpus(checkout)  # which may make it
     results: dict[str, list[Values]] = {"record": [], "candidate": []}

@@ -48,7 +48,7 @@ def read_lines(split: str, text_dir: str | None) -> Iterable[str]:
     return file.read_text(encoding="utf-8").split("\n")
 
 
-def as_documents(lines: Iterable[str]) -> Iterator[str]:
+def separate_articles(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines that have text, with an empty line before each title of an article."""
     for line in lines:
         if TITLE.fullmatch(line.rstrip("\n")):
@@ -63,7 +63,7 @@ def main() -> None:
     folder = Path(args.output_dir)
     for split in FILES:
         (folder / split).mkdir(parents=True, exist_ok=True)
-        text = "\n".join(as_documents(read_lines(split, args.text_dir)))
+        text = "\n".join(separate_articles(read_lines(split, args.text_dir)))
         (folder / split / "documents.txt").write_text(text.lstrip() + "\n", encoding="utf-8")
 
     tokenizer = ["tokenizer/train.py", "--config", "tokenizer/configs/quickstart.yaml"]

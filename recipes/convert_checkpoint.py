@@ -96,7 +96,7 @@ def convert_tensorflow(args: ConvertArguments) -> None:
     )
     if done.num_of_optimizer:
         print(
-            f"left out: {done.num_of_optimizer} variables of the optimiser, which a new run "
+            f"left out: {done.num_of_optimizer} variables of the optimizer, which a new run "
             "starts from scratch"
         )
     if done.skipped:

@@ -38,7 +38,7 @@ class PushArguments:
         if not re.fullmatch(r"[^/\s]+/[^/\s]+", self.repo):
             raise InputError(
                 f"--repo '{self.repo}' is not NAMESPACE/NAME: give your name on the Hub, or that "
-                "of your organisation, and the "
+                "of your organization, and the "
                 "repository's, for example me/my-bert"
             )
 

@@ -160,6 +160,7 @@ def test_babylm_refuses_another_text_than_that_of_its_store(repository, tmp_path
         (("store/store.json", "run/all_results.json"), "", False),
         (("store/store.json", "run/all_results.json"), "--seed 2", False),
         (("store/store.json", "run/all_results.json"), "--overwrite_run true", True),
+        (("store/store.json", "run/all_results.json"), "--estimate true", True),
         # It was stopped in its report, or the text was changed after it.
         (("store/store.json", "run/all_results.json", "run/unfinished"), "", True),
         (("run/all_results.json", "store/store.json"), "", True),
@@ -187,4 +188,5 @@ def test_babylm_trains_what_is_not_finished_and_scores_the_run(
         in done.stdout.splitlines()
     )
     assert is_scored != is_trained
-    assert f"--model_name_or_path {run} --blimp_dir b --output_dir {run}/blimp" in done.stdout
+    blimp = f"--model_name_or_path {run} --blimp_dir b --output_dir {run}/blimp"
+    assert (blimp in done.stdout) == ("--estimate" not in flags)

@@ -31,7 +31,7 @@ def test_a_token_among_the_settings_is_refused_and_not_repeated(tmp_path: Path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"hub_strategy": "checkpoint"}, "would upload the optimiser's state, which is a pickle"),
+        ({"hub_strategy": "checkpoint"}, "would upload the optimizer's state, which is a pickle"),
         ({}, "HF_HUB_OFFLINE is set, so .*; train without .*/run --repo NAMESPACE/run$"),
         ({"hub_model_id": "me/x"}, "; train without .*/run --repo me/x$"),
     ],

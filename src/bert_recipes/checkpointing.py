@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 _MANIFEST = {"format": "bert-recipes checkpoint", "format_version": 1}
 _IDENTITY = {"format": "bert-recipes run"}
-# A run is resumed from these, beside weights and optimiser in the form of its engine.
+# A run is resumed from these, beside weights and optimizer in the form of its engine.
 _REQUIRED = (STATE_FILE, PROGRESS_FILE, "scheduler.pt")
 # Begins the names of folders that are being written or deleted: nothing in them counts.
 ASIDE_PREFIX = ".aside-"
@@ -206,7 +206,7 @@ def remove_leftovers(run_folder: Path) -> None:
 
 
 def read_step(checkpoint: Path) -> int:
-    """Return the optimiser steps that a checkpoint's model has done."""
+    """Return the optimizer steps that a checkpoint's model has done."""
     try:
         return int(json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))["global_step"])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -55,7 +55,7 @@ from bert_recipes.shipped import command_hint
 
 logger = logging.getLogger(__name__)
 
-# A model; optimiser states are pickles, and are never uploaded.
+# A model; optimizer states are pickles, and are never uploaded.
 MODEL_FILES = (
     MODEL_CONFIG_FILE,
     "generation_config.json",
@@ -108,7 +108,7 @@ def check_push(args: Any) -> None:
         return
     if args.hub_strategy == "checkpoint":
         raise InputError(
-            "hub_strategy 'checkpoint' would upload the optimiser's state, which is a pickle; "
+            "hub_strategy 'checkpoint' would upload the optimizer's state, which is a pickle; "
             "allowed: end, every_save (each save is a commit), all_checkpoints (the models of all "
             "of them, in folders)"
         )

@@ -34,8 +34,8 @@ REMOVED_OPTIONS: dict[str, str] = {
     "speed_examples": "use make benchmark to measure speed",
 }
 
-# numpy and torch take these; Python's generator takes -3 for 3.
-SEEDS: Mapping[str, Any] = {"least": 0, "most": 2**32 - 1}
+# numpy and torch take these; Python's generator takes -3 for 3. Of a list, each seed counts once.
+SEEDS: Mapping[str, Any] = {"least": 0, "most": 2**32 - 1, "is_distinct": True}
 
 
 def option(default: Any, help: str, *, choices: Collection[str] = (), **metadata: Any) -> Any:
@@ -45,9 +45,10 @@ def option(default: Any, help: str, *, choices: Collection[str] = (), **metadata
         default: The value where the user gives none.
         help: The purpose of the field, without its choices.
         choices: The allowed texts.
-        metadata: Limits by the names of `_LIMITS` with `advice` for a value outside; `is_common`:
-            `--help` lists it; `is_saved=False`: it belongs to one launch, run.yaml leaves it out;
-            `refused`: why another value than the default is refused (`RunArguments`).
+        metadata: Limits by the names of `_LIMITS` with `advice` for a value outside; `is_distinct`:
+            a list holds nothing twice; `is_common`: `--help` lists it; `is_saved=False`: it belongs
+            to one launch, run.yaml leaves it out; `refused`: why another value than the default is
+            refused (`RunArguments`).
     """
     help = f"{help}: {', '.join(choices)}" if choices else help
     return field(default=default, metadata={"help": help, "allowed": choices, **metadata})
@@ -89,6 +90,8 @@ def check_limits(settings: Any) -> None:
     for name, metadata in metadata_of(type(settings)).items():
         value = getattr(settings, name)
         values = value if isinstance(value, list) else [value]
+        if metadata.get("is_distinct") and len(set(values)) < len(values):
+            raise InputError(f"{name} is {values}; allowed: each once")
         for item in values:
             if item is not None:
                 check_value(name, item, metadata)

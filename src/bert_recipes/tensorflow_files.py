@@ -293,7 +293,7 @@ _TABLE_FOOTER = 48
 _TRAILER = 5
 _UNCOMPRESSED = 0
 _SNAPPY = 1
-# The index of BERT large with the optimiser's moments has some 1,200 entries in less than 100 KB.
+# The index of BERT large with the optimizer's moments has some 1,200 entries in less than 100 KB.
 _MOST_BYTES = 1 << 24
 # What reading messages of no sense may raise.
 _DAMAGE = (ValueError, IndexError, struct.error, OSError)

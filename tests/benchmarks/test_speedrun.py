@@ -1,5 +1,6 @@
 """The speedrun: its script keeps to its rules, and its judge accepts and refuses as they say."""
 
+import os
 import sys
 import time
 import tomllib
@@ -24,8 +25,6 @@ from bert_recipes.yaml_files import read_tree
 TRACK = speedrun.TRACKS["quickstart"]
 # docs/speedrun.md
 MAX_LINES = 150
-# What a record may not change: the corpus, the size of the model, and what is measured.
-FIXED = {"store", "tokenizer", "size", "model_name_or_path", "objective", "max_eval_pairs"}
 
 
 def test_the_corpus_is_of_as_many_packages_as_that_of_the_table(repository):
@@ -52,7 +51,7 @@ def test_records_are_settings_that_there_are_and_change_nothing_that_is_fixed(re
     assert records[-1] == speedrun.RECORD
     for file in records:
         settings, _ = read_tree(file)
-        assert set(settings) <= names - FIXED, file.name
+        assert set(settings) <= names - speedrun_judge.FIXED, file.name
         assert settings["save_strategy"] == "no"  # a checkpoint would count as training
 
 
@@ -104,13 +103,23 @@ def test_a_run_may_end_without_the_goals():
 # The judge
 
 
-def test_a_verdict_names_no_folder_of_the_machine(tmp_path, monkeypatch):
+def test_a_checkpoint_is_measured_by_the_code_of_the_judge_and_not_by_what_is_installed(
+    repository, tmp_path, monkeypatch
+):
+    """And a verdict names no folder of the machine."""
+    calls = []
+
     def evaluate(command, **settings):
+        calls.append(settings)
         results = {"model": str(tmp_path), "eval_mlm_loss": 2.99}
         write_json(tmp_path / "measured.json", results)
 
     monkeypatch.setattr(speedrun_judge.subprocess, "run", evaluate)
+    monkeypatch.setenv("PYTHONPATH", "packages")
     assert speedrun_judge.measure(tmp_path) == {"eval_mlm_loss": 2.99}
+    (settings,) = calls
+    assert settings["cwd"] == repository
+    assert settings["env"]["PYTHONPATH"] == os.pathsep.join([str(repository / "src"), "packages"])
 
 
 def runs(seconds, loss=2.99, accuracy=0.845, **changes):
@@ -218,7 +227,6 @@ def training(tmp_path, recipe, monkeypatch):
     def train(command, **settings):
         calls.append(command)
         save_stock(folder)
-        (folder / "pairs").mkdir()
         write_json(folder / "result.json", {"seed": 1, "seconds": float(len(calls))})
 
     monkeypatch.setattr(speedrun_judge.subprocess, "run", train)
@@ -236,7 +244,7 @@ def test_an_interrupted_call_goes_on_with_the_runs_that_it_has_finished(training
         training()
 
 
-def test_a_run_that_was_interrupted_is_made_anew_without_its_pairs(training, monkeypatch):
+def test_a_run_that_was_interrupted_is_made_anew(training, monkeypatch):
     """A result is not judged before its checkpoint has been measured."""
     measure = speedrun_judge.measure
     monkeypatch.setattr(speedrun_judge, "measure", lambda folder: sys.exit(143))
@@ -291,6 +299,26 @@ def test_a_recipe_that_is_not_there_is_refused_before_anything_runs(tmp_path, mo
         speedrun_judge.main()
 
 
+def test_a_recipe_begins_with_new_weights(tmp_path, monkeypatch):
+    """A trained checkpoint would meet the goal at its first evaluation."""
+    monkeypatch.setattr(speedrun_judge, "check_corpus", pytest.fail)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("optimizer: muon\nmodel_name_or_path: runs/trained\n")
+    argv = ["judge", "--candidate", str(recipe), "--output_dir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", argv)
+    with pytest.raises(InputError, match="sets model_name_or_path, which the rules fix"):
+        speedrun_judge.main()
+
+
+def test_a_seed_counts_once(tmp_path, monkeypatch):
+    """Runs that are there would be counted again, and p would fall."""
+    monkeypatch.setattr(speedrun_judge, "check_corpus", pytest.fail)
+    argv = ["judge", "--candidate", "c.yaml", "--seeds", "1", "1", "2"]
+    monkeypatch.setattr(sys, "argv", argv)
+    with pytest.raises(InputError, match=r"seeds is \[1, 1, 2\]; allowed: each once"):
+        speedrun_judge.main()
+
+
 @pytest.fixture
 def other_corpus(tmp_path):
     """A checkout whose quickstart is another text than that of the table."""
@@ -310,6 +338,26 @@ def test_another_corpus_is_a_warning_of_the_script(other_corpus, monkeypatch, ca
     with pytest.raises(SystemExit):
         speedrun.main()
     assert "not the corpus of the table: that takes Python 3.11.7 on Linux" in caplog.text
+
+
+def test_pairs_that_a_run_before_has_made_are_made_anew(tmp_path, monkeypatch):
+    """The seconds of making them count."""
+    run = tmp_path / "run"
+    (run / "pairs").mkdir(parents=True)
+    (run / "pairs" / "epoch").write_text("of a run before")
+
+    def load_data(data_args, seed):
+        assert data_args.data_cache_dir == str(run / "pairs")
+        assert not (run / "pairs").exists()
+        sys.exit("loaded")
+
+    monkeypatch.setattr(speedrun, "build_missing_quickstart", lambda *arguments: None)
+    monkeypatch.setattr(speedrun, "hashes_of", lambda corpus: TRACK.sha256)
+    monkeypatch.setattr(speedrun, "load_data", load_data)
+    argv = ["speedrun.py", "--use_cpu", "true", "--output_dir", str(run)]
+    monkeypatch.setattr(sys, "argv", argv)
+    with pytest.raises(SystemExit, match="loaded"):
+        speedrun.main()
 
 
 def test_another_corpus_is_refused_by_the_judge_before_anything_runs(other_corpus, monkeypatch):

@@ -30,8 +30,8 @@ LINES = [
 def test_an_article_begins_at_its_title():
     """A section does not, and neither does an equation in a line of text."""
     expected = ["", "= Homarus =", "A lobster .", "= = Range = =", "It is blue ."]
-    assert list(wikitext.as_documents(LINES)) == [*expected, "", "= Pi = 3 =", "A number ."]
-    assert list(wikitext.as_documents([" a = b = \n"])) == ["a = b ="]
+    assert list(wikitext.separate_articles(LINES)) == [*expected, "", "= Pi = 3 =", "A number ."]
+    assert list(wikitext.separate_articles([" a = b = \n"])) == ["a = b ="]
 
 
 def write_wikitext(folder):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_recipes.data import neighbors
-from bert_recipes.data.neighbors import count_neighbors, factorise, piece_vectors, positive_pmi
+from bert_recipes.data.neighbors import count_neighbors, factorize, piece_vectors, positive_pmi
 from bert_recipes.data.store import open_store
 
 
@@ -20,7 +20,7 @@ def test_factors_of_all_directions_give_the_matrix_back():
     """Levy, Goldberg and Dagan 2015, section 3.3, with p = 0.5."""
     ids = np.random.default_rng(0).integers(0, 12, 300)
     matrix = positive_pmi(count_neighbors(ids, 12, window=2))
-    vectors = factorise(matrix, 20)
+    vectors = factorize(matrix, 20)
     left, values, _ = np.linalg.svd(matrix.toarray())
     np.testing.assert_allclose(vectors @ vectors.T, (left * values) @ left.T, atol=1e-9)
 

@@ -233,7 +233,7 @@ def test_tokens_know_their_ids_and_where_they_are_from(demo_model):
     assert rows[4][2] == "8 to 9"
     assert ("\u4e2d", f"[UNK] {tokenizer.unk_token_id}") in marked
     counts = "19 characters, 8 words, 13 tokens (1.62 per word), 1 unknown.\n"
-    assert note.startswith(f"{counts}Normalised: the cafe \u4e2d ,")
+    assert note.startswith(f"{counts}Normalized: the cafe \u4e2d ,")
     text = "a <b>&amp; \u0130 \ufb01x\n\n\u200b\u0301 end"
     assert text_of(views.tokenize(demo_model, text)[0]) == text
 

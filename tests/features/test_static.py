@@ -27,7 +27,7 @@ from bert_recipes.features.static import (
 )
 from bert_recipes.features.word_vectors import (
     WordVectors,
-    count_words,
+    count_cooccurrences,
     positive_pmi,
     train_word_vectors,
 )
@@ -49,7 +49,7 @@ TEXTS = ["The cat sat. The cat ran", "a dog sat", "the dog ran and the cat sat",
 
 def test_neighbors_and_ppmi_equal_the_plain_formula():
     """Levy, Goldberg and Dagan 2015, sections 2.1, 2.2 and 3.1, pair by pair."""
-    numbers, counts = count_words(TEXTS, window=2, min_count=2)
+    numbers, counts = count_cooccurrences(TEXTS, window=2, min_count=2)
     assert list(numbers) == ["the", "cat", "sat", "ran", "dog"]
     pairs = Counter()
     for text in TEXTS:
@@ -80,7 +80,7 @@ def test_word_vectors_are_left_singular_vectors_times_roots():
     """Levy, Goldberg and Dagan 2015, section 3.3, with p = 0.5; by NumPy's SVD, whatever the
     signs.
     """
-    numbers, counts = count_words(TEXTS, window=5, min_count=1)
+    numbers, counts = count_cooccurrences(TEXTS, window=5, min_count=1)
     words = train_word_vectors(TEXTS, StaticArguments(min_count=1))
     left, values, _ = np.linalg.svd(positive_pmi(counts).toarray())
     assert words.numbers == numbers

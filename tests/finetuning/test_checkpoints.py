@@ -168,7 +168,7 @@ def test_a_head_for_something_else_is_replaced_and_a_checkpoint_with_it_cannot_b
         open_for(mnli_run, task, needs_head=True)
     model = open_for(mnli_run, task)
     assert f"{why}" in caplog.text
-    assert f"initialising a new head for task {task}" in caplog.text
+    assert f"initializing a new head for task {task}" in caplog.text
     assert model.classifier.out_features == max(1, len(get_task(task).labels))
     assert model.config.problem_type == get_task(task).problem_type
     pooler = load_file(mnli_run / "model.safetensors")["bert.pooler.dense.weight"]

@@ -65,7 +65,7 @@ def draw_variables(
     with_adam: bool = False,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Random values for all of them, and for what the optimiser adds."""
+    """Random values for all of them, and for what the optimizer adds."""
     rng = np.random.default_rng(seed)
     values = {
         name: rng.normal(size=shape).astype(np.float32)

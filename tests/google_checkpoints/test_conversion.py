@@ -59,7 +59,7 @@ def test_a_folder_is_what_stock_writes(google, tmp_path):
     assert transformers.AutoConfig.from_pretrained(tmp_path / "exact").hidden_act == "gelu"
 
 
-def test_what_the_optimiser_added_is_left_out_and_counted(tmp_path):
+def test_what_the_optimizer_added_is_left_out_and_counted(tmp_path):
     write_original(tmp_path / "google", draw_variables(with_adam=True), name="model.ckpt-1234")
     converted = to_hub(tmp_path / "google", tmp_path / "hub")
     variables = draw_variables()
@@ -81,7 +81,7 @@ def test_what_the_optimiser_added_is_left_out_and_counted(tmp_path):
         ("bert/global_step", False),
     ],
 )
-def test_what_is_of_the_optimiser(name, is_of_optimizer):
+def test_what_is_of_the_optimizer(name, is_of_optimizer):
     assert bool(OF_OPTIMIZER.fullmatch(name)) == is_of_optimizer
 
 

@@ -29,7 +29,7 @@ def refused(message: str, repo_id: str = "me/my-bert", **values: object) -> str:
 def test_a_new_repository_is_made_private_and_named_in_full(hub, caplog):
     assert ask("my-bert").repo_id == "me/my-bert"
     assert hub.repositories["me/my-bert"].private
-    assert ask("lab/my-bert").repo_id == "lab/my-bert"  # an organisation of the user's
+    assert ask("lab/my-bert").repo_id == "lab/my-bert"  # an organization of the user's
     assert not caplog.text
     for name, private in (("me/a", False), ("me/b", None)):
         ask(name, private=private)

@@ -37,7 +37,7 @@ DDP_SETTINGS = ("find_unused_parameters", "gradient_as_bucket_view", "broadcast_
 
 
 class Recorder(TrainerCallback):
-    """Keeps the gradient of every optimiser step; clipping is off by default."""
+    """Keeps the gradient of every optimizer step; clipping is off by default."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
@@ -52,7 +52,7 @@ class Recorder(TrainerCallback):
 
 
 class Recording:
-    """Keeps the rows of every optimiser step."""
+    """Keeps the rows of every optimizer step."""
 
     rows: list[tuple[int, tuple[int, ...], tuple[int, ...], int]]
 

@@ -26,7 +26,7 @@ def store(tmp_path_factory):
 
 
 def train(store, folder, fast_layers, precision):
-    """Train with the quickstart's optimiser and weights.
+    """Train with the quickstart's optimizer and weights.
 
     Returns:
         The means of the logged losses over the last steps, and how many nats the held-out loss is
@@ -53,7 +53,7 @@ def train(store, folder, fast_layers, precision):
 def test_losses_of_the_last_steps_agree_to_half_a_percent(store, tmp_path, precision):
     """Only the dropout masks differ between the runs.
 
-    With the paper's optimiser the loss stays for hundreds of steps where guessing by word frequency
+    With the paper's optimizer the loss stays for hundreds of steps where guessing by word frequency
     is, and leaves that at another step for every stream of dropout masks; with Muon it leaves soon.
     """
     need_cpu_kernels()

@@ -127,7 +127,7 @@ def test_a_signal_saves_the_step_and_the_same_command_goes_on(
 
 @pytest.mark.slow
 def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_whole(small_store, straight, tmp_path):
-    """No file may have more bytes than the weights: the optimiser's state does not fit."""
+    """No file may have more bytes than the weights: the optimizer's state does not fit."""
     import resource
 
     folder = tmp_path / "run"

@@ -73,7 +73,7 @@ def test_the_step_changes_no_weight_and_is_counted(
 def test_leaving_a_step_out_on_the_device_is_leaving_it_out(
     run, skipped_steps, monkeypatch, caplog, optimizer, value
 ):
-    """On a GPU the optimiser decides, and the host reads the norm one step later; weights, moments
+    """On a GPU the optimizer decides, and the host reads the norm one step later; weights, moments
     and counts are the same.
     """
     spoil(monkeypatch, value, steps={1, 2})
@@ -89,7 +89,7 @@ def test_leaving_a_step_out_on_the_device_is_leaving_it_out(
 
 
 def decide(monkeypatch, is_on_device):
-    """Let the optimiser leave steps out on the device, as on a GPU, or the host."""
+    """Let the optimizer leave steps out on the device, as on a GPU, or the host."""
     name = "_optimizer_skips_on_device"
     monkeypatch.setattr(RecordingTrainer, name, lambda self, norm: is_on_device)
 

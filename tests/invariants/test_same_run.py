@@ -411,13 +411,15 @@ def test_another_rate_or_decay_that_is_wanted_is_that_of_the_coming_steps(
         "adam_beta2": 0.95,
         "adam_epsilon": 1e-5,
     }
+    if optimizer == "muon":
+        changes |= {"muon_row_beta": 0.9, "muon_weight_decay": 0.05}
     run("before", **settings, **SAVING)
     checkpoint = str(tmp_path / "before" / "checkpoint-2")
     fresh = run("fresh", **settings, **changes)
     resumed = run("resumed", **settings, **changes, resume_from=checkpoint, allow_changes=True)
     rates = logged(fresh["history"], "learning_rate")
     assert logged(resumed["history"], "learning_rate")[2:] == pytest.approx(rates[2:])
-    names = ("lr", "initial_lr", "betas", "eps", "weight_decay")
+    names = ("lr", "initial_lr", "betas", "eps", "momentum", "row_beta", "weight_decay")
     groups = fresh["trainer"].optimizer.param_groups
     for group, resumed_group in zip(groups, resumed["trainer"].optimizer.param_groups, strict=True):
         for name in names:

@@ -221,7 +221,7 @@ LABEL = torch.tensor([7])
         (
             "dropout_add_norm_backward",
             (ROWS, ROWS[:2], FEW, OK, *KEY),
-            "normalised rows of another shape",
+            "normalized rows of another shape",
         ),
         ("dropout_add_norm_backward", (ROWS, ROWS, FEW[:2], OK, *KEY), "inverse of another size"),
         ("bias_gelu", (ROWS, FEW, True), "bias of another size"),

@@ -31,7 +31,7 @@ def test_a_checkpoint_of_google_is_pre_trained_here(call_recipe, small_store, co
     assert convert("--tf_checkpoint", prefix, "--output_dir", tmp_path / "hub").splitlines() == [
         f"read {prefix}: {len(plain)} variables, {sum(array.size for array in plain.values()):,} "
         "parameters",
-        f"left out: {2 * len(plain) + 1} variables of the optimiser, which a new run starts from "
+        f"left out: {2 * len(plain) + 1} variables of the optimizer, which a new run starts from "
         "scratch",
         f"wrote {tmp_path / 'hub'}: BertForPreTraining, do_lower_case true",
     ]

@@ -30,7 +30,7 @@ RUN = (
     "--max_seq_length 32 --learning_rate 1e-3 --dropout 0 --precision fp32 --use_cpu true "
     "--per_device_train_batch_size 2 --logging_steps 1 --save_strategy steps --disable_tqdm true"
 )
-# The quickstart's optimiser needs whole tensors; its softmax is for fast layers, not FSDP's.
+# The quickstart's optimizer needs whole tensors; its softmax is for fast layers, not FSDP's.
 PRETRAINING = "--size tiny --optimizer bert_adam --sampled_softmax false"
 
 
@@ -202,7 +202,7 @@ def test_the_folder_holds_the_weights_of_the_run(english_store, tmp_path, stage)
     for name, weight in load_file(run / "model.safetensors").items():
         torch.testing.assert_close(ours[name], weight, rtol=0, atol=1e-6)
     assert len(transformers.AutoTokenizer.from_pretrained(model)) == opened.config.vocab_size
-    # Neither one process nor another stage nor no DeepSpeed at all can take its optimiser up.
+    # Neither one process nor another stage nor no DeepSpeed at all can take its optimizer up.
     (run / "all_results.json").unlink()
     words = f"was written by 2 process(es) with engine DeepSpeed ZeRO {stage}, this run has"
     for launch in (None, "ddp_cpu", f"deepspeed_zero{stage % 3 + 1}"):

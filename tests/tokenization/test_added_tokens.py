@@ -1,4 +1,4 @@
-"""Tokens that were added beside the vocabulary are recognised in texts as stock recognises them."""
+"""Tokens that were added beside the vocabulary are recognized in texts as stock recognizes them."""
 
 import json
 import pickle

@@ -4,6 +4,7 @@ huggingface/transformers-research-projects distillation/.
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -15,6 +16,7 @@ from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError
 from bert_recipes.models.checkpoints import MEMBERS
+from bert_recipes.models.sampled_softmax import SampledSoftmax
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.arguments import DistillationArguments, PreTrainingArguments
@@ -179,6 +181,19 @@ def test_the_flops_of_a_step_are_those_that_pytorch_counts(make_trainer, data, a
     with FlopCounterMode(display=False) as counted:
         trainer.compute_loss(trainer.model.train(), batch).backward()
     assert trainer.flops_of(work) == counted.get_total_flops()
+
+
+def test_a_sampled_softmax_saves_no_flops_of_the_comparison(make_trainer):
+    """The divergence is over all pieces."""
+    trainer = make_trainer(make_teacher("bert_mlm"), settings())
+    work = BatchStats(tokens=100, squares=1000, sequences=4, masked=15)
+    flops = trainer.flops_of(work)
+    config = trainer.model.config
+    softmax = SampledSoftmax(np.arange(config.vocab_size), seed=0)
+    trainer.model.sampled_softmax = softmax
+    num_left_out = config.vocab_size - len(softmax.pieces)
+    assert num_left_out > 0
+    assert flops - trainer.flops_of(work) == 6 * 15 * config.hidden_size * num_left_out
 
 
 def test_a_head_that_is_watched_gives_the_same_divergence(make_trainer, batch):

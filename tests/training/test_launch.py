@@ -108,7 +108,7 @@ def test_configuration_parses_and_avoids_the_silent_single_process(name: str):
 
 
 @pytest.mark.parametrize("stage", ["1", "2", "3", "3_offload"])
-def test_deepspeed_has_no_optimiser_and_no_schedule_of_its_own(stage: str):
+def test_deepspeed_has_no_optimizer_and_no_schedule_of_its_own(stage: str):
     """Its AdamW decays LayerNorm and bias too, and it shifts the schedule by a step."""
     values = yaml.safe_load(CONFIGS[f"deepspeed_zero{stage}"].read_text())
     file = REPOSITORY / values["deepspeed_config"]["deepspeed_config_file"]
@@ -117,7 +117,7 @@ def test_deepspeed_has_no_optimiser_and_no_schedule_of_its_own(stage: str):
     assert content.keys() <= DEEPSPEED_KEYS
     assert zero["stage"] == int(stage[0])
     assert content["zero_allow_untested_optimizer"] is True
-    # Otherwise Accelerate puts DeepSpeed's Adam, with bias correction, in the place of an optimiser
+    # Otherwise Accelerate puts DeepSpeed's Adam, with bias correction, in the place of an optimizer
     # that is offloaded.
     assert content["zero_force_ds_cpu_optimizer"] is False
     # Otherwise a checkpoint of stage 3 has no model.safetensors.

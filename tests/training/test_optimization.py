@@ -1,4 +1,4 @@
-"""Optimiser and schedule of the original. Source: google-research/bert optimization.py."""
+"""Optimizer and schedule of the original. Source: google-research/bert optimization.py."""
 
 import copy
 import itertools
@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+import transformers
 from member_models import build
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -132,7 +133,7 @@ def make_optimizer(name, model):
 
 
 def train_linear(name, interruption=None):
-    """The weight after four steps, and what `interruption` makes of the optimiser after two."""
+    """The weight after four steps, and what `interruption` makes of the optimizer after two."""
     torch.manual_seed(0)
     model = nn.Linear(40, 33)
     optimizer = make_optimizer(name, model)
@@ -227,7 +228,7 @@ def test_normuon_scales_the_rows_of_an_update_and_decays_what_it_makes_smaller(s
         momentum = 0.95 * momentum + 0.05 * gradient
         nesterov = 0.05 * gradient + 0.95 * momentum
         tall = shape[0] > shape[1]
-        update = optimization.orthogonalise((nesterov.mT if tall else nesterov)[None])[0].float()
+        update = optimization.orthogonalize((nesterov.mT if tall else nesterov)[None])[0].float()
         update = update.mT if tall else update
         squares = 0.9 * squares + 0.1 * update.square().mean(dim=1, keepdim=True)
         scaled = update / squares.sqrt()
@@ -254,17 +255,6 @@ def test_a_step_that_is_skipped_on_the_device_changes_nothing_of_normuon():
     after = (model.state_dict(), optimizer.state[model.weight])
     torch.testing.assert_close(after, before, rtol=0, atol=0)
     assert set(after[1]) == {"momentum_buffer", "row_squares"}
-
-
-def test_a_checkpoint_of_muon_does_not_bring_its_settings():
-    """It may be older than some of them."""
-    model = nn.Linear(40, 33)
-    state = make_optimizer("muon", model).state_dict()
-    del state["param_groups"][-1]["row_beta"]
-    optimizer = make_optimizer("normuon", model)
-    optimizer.load_state_dict(state)
-    matrices = optimizer.param_groups[-1]
-    assert (matrices["row_beta"], matrices["weight_decay"]) == (0.9, 0.05)
 
 
 # What Muon must not take: tables, what meets the vocabulary, the pooler, and the output layers of
@@ -326,6 +316,33 @@ def test_muon_leaves_out_an_output_layer_of_its_own():
     matrices = {id(parameter) for parameter in optimizer.param_groups[-1]["params"]}
     assert id(model.cls.predictions.transform.dense.weight) in matrices
     assert id(model.cls.predictions.decoder.weight) not in matrices
+
+
+@pytest.mark.parametrize(
+    ("auto_class", "num_labels"),
+    [
+        ("AutoModelForSequenceClassification", 77),
+        ("AutoModelForTokenClassification", 37),
+        ("AutoModelForQuestionAnswering", 2),
+        ("AutoModelForMultipleChoice", 1),
+    ],
+)
+@pytest.mark.parametrize("member", ["bert", "electra", "roberta"])
+def test_a_tasks_layers_are_adamws_beside_muon_however_many_classes_it_has(
+    member, auto_class, num_labels
+):
+    config = pretraining_config("2/128", vocab_size=100, model_type=member)
+    config.num_labels = num_labels
+    model = getattr(transformers, auto_class).from_config(config)
+    optimizer = create_optimizer("muon", model, learning_rate=2e-3)
+    matrices = {id(parameter) for parameter in optimizer.param_groups[-1]["params"]}
+    expected = {
+        id(parameter)
+        for name, parameter in model.named_parameters()
+        if ".encoder." in name and parameter.dim() == 2
+    }
+    assert len(expected) == 2 * 6
+    assert matrices == expected
 
 
 @pytest.mark.parametrize(
@@ -421,4 +438,4 @@ def test_the_peak_of_a_group_is_not_the_rate_that_its_last_step_had():
         scheduler.step()
     assert optimizer.param_groups[0]["lr"] == 0.0
     (settings,) = settings_of_groups(optimizer)
-    assert settings == {"weight_decay": 0, "initial_lr": 0.5}
+    assert settings == {"momentum": 0, "weight_decay": 0, "initial_lr": 0.5}

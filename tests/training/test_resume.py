@@ -149,6 +149,7 @@ RARE_FILES = (
     "runs",
     "wandb",
     "emissions.csv_0.bak",
+    "blimp",  # of make blimp and make babylm, which leave their scores in the run
 )
 
 

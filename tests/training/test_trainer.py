@@ -44,7 +44,7 @@ def test_fsdp1_and_half_precision_are_refused(open_trainer):
 
 
 @pytest.mark.parametrize("section", ["optimizer", "scheduler"])
-def test_deepspeed_with_an_optimiser_or_a_schedule_of_its_own_is_refused(open_trainer, section):
+def test_deepspeed_with_an_optimizer_or_a_schedule_of_its_own_is_refused(open_trainer, section):
     pytest.importorskip("deepspeed", reason="deepspeed is an extra")
     plugin = DeepSpeedPlugin(
         hf_ds_config={"zero_optimization": {"stage": 2}, section: {"type": "AdamW"}}

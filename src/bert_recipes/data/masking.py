@@ -4,7 +4,7 @@ The random numbers are functions of a key.
 
 Masks do not depend on workers, processes or resumes: a generator with a state gives other numbers
 when one more batch is fetched before a checkpoint; a counter-based one gives number i of key k
-without any history. The mixing function is SplitMix64's finaliser (Steele, Lea and Flood 2014,
+without any history. The mixing function is SplitMix64's finalizer (Steele, Lea and Flood 2014,
 "Fast splittable pseudorandom number generators"), the constants are David Stafford's variant 13.
 """
 
@@ -42,7 +42,7 @@ _TO_UNIT = 2.0**-53
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
-    """Return SplitMix64's finaliser of a uint64 array (wraps modulo 2**64)."""
+    """Return SplitMix64's finalizer of a uint64 array (wraps modulo 2**64)."""
     x = x ^ (x >> np.uint64(30))
     x = x * _MIX_1
     x = x ^ (x >> np.uint64(27))

@@ -57,7 +57,7 @@ def positive_pmi(counts: sparse.csr_array) -> sparse.csr_array:
     return sparse.csr_array((positive_values, places), counts.shape)
 
 
-def factorise(matrix: sparse.csr_array, size: int, **settings: Any) -> np.ndarray:
+def factorize(matrix: sparse.csr_array, size: int, **settings: Any) -> np.ndarray:
     """Return the left singular vectors of a matrix times the roots of its singular values.
 
     Of the matrix's type, (V, D) with D = `size`, or V where that is less (section 3.3). `settings`
@@ -79,14 +79,14 @@ def sample_tokens(split: Split) -> np.ndarray:
 
 
 def piece_vectors(split: Split, vocab_size: int, size: int) -> np.ndarray:
-    """Return a vector of norm 1 for each piece of a vocabulary, 0 where no neighbor is typical.
+    """Return a vector of norm 1 for each piece of a vocabulary, 0 where it has no typical neighbor.
 
     Float32 (V, D), of what `sample_tokens` takes.
     """
     counts = count_neighbors(sample_tokens(split), vocab_size, WINDOW)
     matrix = positive_pmi(counts).astype(np.float32)
     # Two rounds find directions that are close to the best, in a third of the time.
-    vectors = factorise(matrix, size, n_iter=2)
+    vectors = factorize(matrix, size, n_iter=2)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit_vectors = vectors / np.maximum(norms, 1e-9)
     has_neighbors = matrix.sum(axis=1) > 0

@@ -304,7 +304,7 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
     The keys are real paths; the weights follow from the bytes of the entries of --files.
 
     Source: Devlin et al., google-research/bert multilingual.md, "exponentially smoothed weighting":
-    p to the power of 0.7, normalised again.
+    p to the power of 0.7, normalized again.
     """
     if arguments.sampling_exponent is None:
         return {}

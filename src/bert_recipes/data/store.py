@@ -412,7 +412,7 @@ class Store:
         if fingerprint == self.metadata["tokenizer_fingerprint"]:
             return
 
-        reason = "other pieces, ids or normalisation (lower-casing, accents, CJK)"
+        reason = "other pieces, ids or normalization (lower-casing, accents, CJK)"
         if vocab_size != self.vocab_size:
             reason = f"{vocab_size} vocabulary entries given, the store has {self.vocab_size}"
         raise InputError(

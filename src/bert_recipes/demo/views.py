@@ -341,7 +341,7 @@ def draw_heat_map(weights: np.ndarray, title: str, tokens: Sequence[str] = ()) -
 def tokenize(model: DemoModel, text: str) -> tuple[Marked, list[list[Any]], str]:
     """Return the text marked with its tokens, and rows of token, id, characters.
 
-    The note has counts and the normalised words.
+    The note has counts and the normalized words.
     """
     text = check_text(text, "the text")
     tokenizer = model.tokenizer
@@ -377,4 +377,4 @@ def tokenize(model: DemoModel, text: str) -> tuple[Marked, list[list[Any]], str]
     if len(ids) > MAX_LISTED:
         marked[-1] = (" ...", None)
         note += f" Shown are the first {MAX_LISTED:,} tokens."
-    return marked, rows, f"{note}\nNormalised: {' '.join(words[:MAX_LISTED])}"
+    return marked, rows, f"{note}\nNormalized: {' '.join(words[:MAX_LISTED])}"

@@ -36,7 +36,7 @@ def measure_checkpoints(args: SentenceArguments) -> list[dict[str, Any]]:
             f"{run}: no checkpoint-N in it; train with --save_at_epochs 0.1 0.2 0.5 1 2"
         )
     num_words = count_words_of_run(run)
-    # First, for measuring takes long.
+    # Read before any is measured, which takes long: a damaged checkpoint is refused at once.
     epochs_of_checkpoints = [read_epochs(checkpoint) for checkpoint in checkpoints]
     points = []
     for checkpoint, epochs in zip(checkpoints, epochs_of_checkpoints, strict=True):

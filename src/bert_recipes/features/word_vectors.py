@@ -12,7 +12,7 @@ from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer
 
 from bert_recipes.data.corpus import iter_paragraphs
-from bert_recipes.data.neighbors import WINDOW, count_neighbors, factorise, positive_pmi
+from bert_recipes.data.neighbors import WINDOW, count_neighbors, factorize, positive_pmi
 from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import StaticArguments
 
@@ -39,20 +39,20 @@ class WordVectors:
 
 
 def train_word_vectors(texts: Iterable[str], args: StaticArguments) -> WordVectors:
-    """Factorise the PPMI of --files, or else of `texts`."""
+    """Factorize the PPMI of --files, or else of `texts`."""
     if args.files is not None:
         texts = iter_paragraphs(args.files)
-    numbers, counts = count_words(texts, WINDOW, args.min_count)
+    numbers, counts = count_cooccurrences(texts, WINDOW, args.min_count)
     if counts.nnz == 0:
         raise InputError(
             f"no two words that occur {args.min_count} times stand together; lower --min_count, "
             "or other --files"
         )
 
-    return WordVectors(numbers, factorise(positive_pmi(counts), args.vector_size))
+    return WordVectors(numbers, factorize(positive_pmi(counts), args.vector_size))
 
 
-def count_words(
+def count_cooccurrences(
     texts: Iterable[str], window: int, min_count: int
 ) -> tuple[dict[str, int], sparse.csr_array]:
     """Count how often two words stand within a window.

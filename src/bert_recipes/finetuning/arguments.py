@@ -194,7 +194,7 @@ class FineTuningArguments(RunArguments):
     )
     per_device_eval_batch_size: int = option(64, "examples of a prediction batch", least=1)
 
-    # Optimiser and order
+    # Optimizer and order
     optimizer: str = option("adamw", "one of", choices=OPTIMIZERS)
     schedule: str = option("trainer", "one of", choices=SCHEDULES)
     seed: int = option(42, "seed of new weights, dropout and the order of examples")

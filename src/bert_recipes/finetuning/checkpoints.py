@@ -80,7 +80,7 @@ def open_model(
     model, new_pooler = _load(name, kind_class, config, keeps_head=why_new is None)
     head = _head_layers(model)
     if why_new is not None:
-        logger.info("%s: %s; initialising a new head for task %s", name, why_new, task.name)
+        logger.info("%s: %s; initializing a new head for task %s", name, why_new, task.name)
         _draw_weights(head, getattr(config, "initializer_range", 0.02))
     if task.problem_type == "regression":
         for layer in head:

@@ -15,7 +15,7 @@ GROUPED_BATCHES = 50
 
 
 def num_training_steps(num_features: int, global_batch: int, num_epochs: float) -> int:
-    """Return the optimiser steps of a run.
+    """Return the optimizer steps of a run.
 
     A batch may hold the end of one epoch and the start of the next.
 

@@ -60,7 +60,7 @@ def split_words(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedContext:
-    """A paragraph, tokenised once for all its questions.
+    """A paragraph, tokenized once for all its questions.
 
     Attributes:
         piece_ids: int32 (T,).
@@ -326,7 +326,7 @@ class SquadFeatures(Sequence[Feature]):
 def encode_questions(
     split: Split, tokenizer: Any, settings: TaskArguments, *, for_training: bool
 ) -> SquadFeatures:
-    """Tokenise every paragraph once and cut it into windows for each of its questions.
+    """Tokenize every paragraph once and cut it into windows for each of its questions.
 
     Training leaves out the examples whose words do not hold their answer, and logs them. Otherwise
     every example stays, with labels if all have them. Of several answers the first is the label

@@ -319,7 +319,7 @@ class PreTrainingModel(OriginalInitialization):
         softmax = self.sampled_softmax
         if softmax is None:
             return self._loss_of_rows(vocabulary_loss, encoded, predicted, targets, count), None
-        is_frequent = softmax.is_frequent[targets.clamp(min=0)]
+        is_frequent = softmax.is_frequent[targets]
         frequent_loss = self._loss_of_rows(
             softmax.frequent_loss, encoded, predicted[is_frequent], targets[is_frequent], count
         )

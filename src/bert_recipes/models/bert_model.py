@@ -1,4 +1,4 @@
-"""The stock encoders with the original's initialisation and, on request, layers on packed rows.
+"""The stock encoders with the original's initialization and, on request, layers on packed rows.
 
 Legend: B batch, S positions, T packed rows, H hidden size.
 """
@@ -92,7 +92,7 @@ def sinusoids(length: int, size: int) -> torch.Tensor:
 
 
 class PackedModel(OriginalInitialization):
-    """Add to a stock encoder the original's initialisation, and fast layers on packed rows.
+    """Add to a stock encoder the original's initialization, and fast layers on packed rows.
 
     The layers are stock's until `use_fast_layers` is called.
     """

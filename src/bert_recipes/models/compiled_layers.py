@@ -108,7 +108,7 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def embed(embeddings: Any, layout: PackedLayout, ids: EmbeddingIds, dropout: float) -> torch.Tensor:
-    """Sum the embeddings of each row and normalise, (T, E) in `RESIDUAL_DTYPE`.
+    """Sum the embeddings of each row and normalize, (T, E) in `RESIDUAL_DTYPE`.
 
     Args:
         embeddings: Stock's module, whose weights are used.

@@ -74,7 +74,7 @@ def embed(
     kernels: Kernels,
     shared: SharedGradient,
 ) -> torch.Tensor:
-    """Return the normalised sum of the embeddings after dropout, (T, E) in `dtype`.
+    """Return the normalized sum of the embeddings after dropout, (T, E) in `dtype`.
 
     Args:
         embeddings: Stock's module, whose weights are used.

@@ -19,7 +19,7 @@ from bert_recipes.models.vocabulary_loss import SharedGradient, SharedRows, voca
 
 # The frequent pieces are this share of the text: 4,000 of 30,522 in English books.
 FREQUENT_SHARE = 0.92
-# One in so many rare pieces is drawn in each step.
+# In each step one of so many rare pieces is drawn.
 RARE_PIECES_PER_DRAWN = 12
 
 
@@ -54,9 +54,9 @@ class SampledSoftmax:
         self._places = torch.zeros(len(counts), dtype=torch.int64)
         self._places[self._frequent] = torch.arange(self.num_frequent)
         # A drawn piece stands for num_rare / num_drawn pieces.
-        self._log_weights = torch.zeros(self.num_frequent + self.num_drawn)
+        self._logit_corrections = torch.zeros(self.num_frequent + self.num_drawn)
         if num_rare:
-            self._log_weights[self.num_frequent :] = math.log(num_rare / self.num_drawn)
+            self._logit_corrections[self.num_frequent :] = math.log(num_rare / self.num_drawn)
         self.draw(0)
 
     def draw(self, step: int) -> None:
@@ -82,6 +82,6 @@ class SampledSoftmax:
         # `vocabulary_loss` detaches a shared weight: its gradient goes through `shared`.
         shared_rows = None if shared is None else SharedRows(shared, self.pieces)
         part_weight = weight.index_select(0, self.pieces)
-        part_bias = bias.index_select(0, self.pieces) + self._log_weights
+        part_bias = bias.index_select(0, self.pieces) + self._logit_corrections
         places = torch.where(targets < 0, targets, self._places[targets.clamp(min=0)])
         return vocabulary_loss(hidden, part_weight, part_bias, places, count, kernels, shared_rows)

@@ -74,7 +74,7 @@ class SharedGradient:
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Some rows of a shared weight, to compute a loss with; it is a `SharedGradient` to it."""
+    """Leave the gradient of some rows in a `SharedGradient`, for a loss over those rows alone."""
 
     shared: SharedGradient
     rows: torch.Tensor  # int64 (K,)

@@ -63,7 +63,7 @@ class AddedTokens:
         yield text[position:], None
 
     def normalize(self, text: str) -> str:
-        """Normalise a text around its tokens, which stay as they were added."""
+        """Normalize a text around its tokens, which stay as they were added."""
         segments = []
         for segment, token_id in self.split(text):
             if token_id is None:
@@ -73,7 +73,7 @@ class AddedTokens:
         return " ".join(segments)
 
     def align(self, text: str) -> list[int | None]:
-        """Return for each character of the normalised text its index in the caller's.
+        """Return for each character of the normalized text its index in the caller's.
 
         None: a space, which a token beside it may take with it and is not made of.
         """

@@ -1,4 +1,4 @@
-"""Encodings of normalised text whose character positions are those of the caller's text."""
+"""Encodings of normalized text whose character positions are those of the caller's text."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
@@ -8,22 +8,22 @@ from tokenizers import Encoding
 
 
 Span = tuple[int, int]
-# From a text, for each character of the normalised text its index in the text; None for a space
+# From a text, for each character of the normalized text its index in the text; None for a space
 # beside an added token.
 Align = Callable[[str], Sequence[int | None]]
 
 
 class AlignedEncoding:
-    """Hold a `tokenizers.Encoding` of normalised text, with positions in the caller's text.
+    """Hold a `tokenizers.Encoding` of normalized text, with positions in the caller's text.
 
     It has the attributes and methods of an `Encoding`. The alignment is computed when a position is
     asked for, not before. As in the library, a token's span runs from its first to its last
     character, without marks that were dropped after it.
 
     Args:
-        encoding: The encoding of the normalised text.
+        encoding: The encoding of the normalized text.
         text: The caller's input: a string, a list of words, or a pair (tuple or list) of either.
-        align: Returns the places of a normalised text's characters.
+        align: Returns the places of a normalized text's characters.
     """
 
     def __init__(self, encoding: Encoding, text: Any, align: Align) -> None:

@@ -41,7 +41,7 @@ _OUR_FILES = {TOKENIZER_FILE, CONFIG_FILE, VOCABULARY_FILE, REPORT_FILE}
 # What keeps the id of a piece that stands in a vocab.txt again.
 _REPEATED = re.compile(r".*\[line \d+, again on line \d+\]", re.DOTALL)
 
-# Of an added token: where in a text it is recognised.
+# Of an added token: where in a text it is recognized.
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 # Settings of stock's BertJapaneseTokenizer with which it cuts text as BERT does.
@@ -346,7 +346,7 @@ def _warn_of_other_rules(serialized: Mapping[str, Any], path: Path) -> None:
             other_rules.append(f"{part} {rule}, not {type_of_bert}")
     if other_rules:
         logger.warning(
-            "%s: its rules for text are not BERT's (%s); text is normalised and split by BERT's, "
+            "%s: its rules for text are not BERT's (%s); text is normalized and split by BERT's, "
             "so ids may be other ones than those of stock transformers",
             path,
             "; ".join(other_rules),

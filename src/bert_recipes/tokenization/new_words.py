@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class NewWord:
     """A word that is not an entry of a vocabulary."""
 
-    word: str  # normalised
+    word: str  # normalized
     piece_ids: tuple[int, ...]  # what the vocabulary cuts it into; [UNK] alone if it cannot
     count: int | None = None  # in the texts; None where it comes from a list
 
@@ -31,7 +31,7 @@ class NewWord:
 def count_for(
     tokenizer: OriginalBertTokenizer, texts: Iterable[str], *, show_progress: bool = True
 ) -> WordCounts:
-    """Count the words of texts as a tokenizer normalises them."""
+    """Count the words of texts as a tokenizer normalizes them."""
     return count_words(texts, **tokenizer.text_encoder.settings, show_progress=show_progress)
 
 

@@ -141,7 +141,7 @@ _SPLITTING = {flag: _Table(partial(_split, drop_marks=flag)) for flag in (False,
 def normalize_text(
     text: str, *, lowercase: bool, strip_accents: bool | None = None, split_cjk: bool = True
 ) -> str:
-    r"""Normalise a text so that ``.split()`` gives the words of the original's BasicTokenizer.
+    r"""Normalize a text so that ``.split()`` gives the words of the original's BasicTokenizer.
 
     Args:
         lowercase: whether to lower-case; the original's ``do_lower_case``.
@@ -179,7 +179,7 @@ def normalize_text(
 def align_normalized_text(
     text: str, *, lowercase: bool, strip_accents: bool | None = None, split_cjk: bool = True
 ) -> tuple[str, list[int]]:
-    """Normalise a text, and find where each character of the result comes from.
+    """Normalize a text, and find where each character of the result comes from.
 
     Character by character, so some twenty times slower than `normalize_text`: for offsets only.
 

@@ -184,7 +184,7 @@ def train_byte_bpe(
 ) -> tuple[Any, dict[str, float]]:
     """Train byte-level BPE with RoBERTa's ids: <s>, <pad>, </s>, <unk>, 256 bytes, merges, <mask>.
 
-    The same texts give the same vocabulary. Nothing is normalised, every text has its ids, and case
+    The same texts give the same vocabulary. Nothing is normalized, every text has its ids, and case
     is kept. Words that are given one by one get the space before them that they have in a text.
 
     Returns:
@@ -241,7 +241,7 @@ def train_unigram(
     strip_accents: bool | None = None,
     show_progress: bool = True,
 ) -> tuple[Any, dict[str, float]]:
-    """Train Unigram, SentencePiece's model, with ALBERT's ids and normalisation.
+    """Train Unigram, SentencePiece's model, with ALBERT's ids and normalization.
 
     By default the vocabulary is uncased and without accents; `strip_accents` None is as
     `lowercase`. Stock's `AlbertTokenizer` also makes one character of the quotes `` and '', which

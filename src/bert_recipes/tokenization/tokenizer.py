@@ -1,7 +1,7 @@
 """A Hugging Face tokenizer that cuts text exactly as google-research/bert does.
 
 Every way into a Hugging Face tokenizer (calling it, `encode`, `tokenize`, batches, pairs, words)
-ends in `_encode_plus`. `OriginalBertTokenizer` normalises the text there by the original's rules
+ends in `_encode_plus`. `OriginalBertTokenizer` normalizes the text there by the original's rules
 and leaves the library nothing but to split at spaces and to look up pieces, special tokens,
 truncation and padding. Offsets are mapped back to the caller's text.
 """
@@ -38,12 +38,12 @@ class OriginalBertTokenizer(BertTokenizer):
 
     - words of 101 to 200 characters are cut into pieces, not turned into [UNK];
     - ``[SEP]`` or ``[MASK]`` written in a text is text (``[``, ``sep``, ``]``). To have special
-      tokens recognised, as a fill-mask prompt needs it, pass ``split_special_tokens=False``, or use
+      tokens recognized, as a fill-mask prompt needs it, pass ``split_special_tokens=False``, or use
       the stock tokenizer on the saved folder;
     - character classes are those of Python's Unicode tables, as in the original.
 
-    Tokens that were added with `add_tokens`, by a caller or in the folder, are recognised in texts
-    as stock recognises them; special ones among them are text, as [SEP] is. (`encode_ids` is exact;
+    Tokens that were added with `add_tokens`, by a caller or in the folder, are recognized in texts
+    as stock recognizes them; special ones among them are text, as [SEP] is. (`encode_ids` is exact;
     a call also takes a word for a token where stock has only the word as it is written, or not
     beside "_", for the flags ``normalized=False`` and ``single_word``.)
     """
@@ -88,7 +88,7 @@ class OriginalBertTokenizer(BertTokenizer):
     def encode_ids(self, text: str) -> list[int]:
         """Return the ids of any text, without [CLS] and [SEP], not truncated: for bulk work.
 
-        Added tokens in it are recognised; nothing is taken for a special one.
+        Added tokens in it are recognized; nothing is taken for a special one.
 
         Example:
             >>> tokenizer.convert_ids_to_tokens(tokenizer.encode_ids("unwanted"))
@@ -163,7 +163,7 @@ class OriginalBertTokenizer(BertTokenizer):
         split_special_tokens: bool | None = None,
         **kwargs: Any,
     ) -> BatchEncoding:
-        """Normalise, let the library encode, and map positions back to the caller's texts."""
+        """Normalize, let the library encode, and map positions back to the caller's texts."""
         batch, is_batched = _as_batch(text, text_pair, is_split_into_words=is_split_into_words)
         if split_special_tokens is None:
             split_special_tokens = self.split_special_tokens
@@ -286,7 +286,7 @@ def _as_batch(text: Any, text_pair: Any, *, is_split_into_words: bool) -> tuple[
 
 
 def _map_strings(sample: Any, normalize: Callable[[str], str]) -> Any:
-    """Normalise every string of nested lists and tuples."""
+    """Normalize every string of nested lists and tuples."""
     if isinstance(sample, str):
         # Half a surrogate pair cannot be passed to the library. A word with either character is
         # [UNK].

@@ -141,7 +141,7 @@ class TokenizerArguments(VocabularySettings):
 class WordCounts:
     """Hold the counts of one pass over texts."""
 
-    tokens: Counter[str] = field(default_factory=Counter)  # words and punctuation marks, normalised
+    tokens: Counter[str] = field(default_factory=Counter)  # words and punctuation marks, normalized
     num_texts: int = 0
     num_characters: int = 0
     num_forgotten: int = 0  # occurrences of words that were too many and too rare to be kept
@@ -390,7 +390,7 @@ def _join_by_likelihood(
 class TokenizerReport:
     """Measurements of a vocabulary on the words of a text.
 
-    A *word* is what normalising and splitting at spaces gives, punctuation marks left out; a
+    A *word* is what normalizing and splitting at spaces gives, punctuation marks left out; a
     *token* is a word or a punctuation mark.
     """
 
@@ -433,7 +433,7 @@ def measure_vocabulary(tokenizer: OriginalBertTokenizer, tokens: Mapping[str, in
     """Measure a vocabulary on words.
 
     Args:
-        tokens: Words and punctuation marks, as normalised by this tokenizer, with how often they
+        tokens: Words and punctuation marks, as normalized by this tokenizer, with how often they
             occur.
     """
     unknown = (tokenizer.unk_token_id,)

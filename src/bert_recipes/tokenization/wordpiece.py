@@ -24,7 +24,7 @@ _CACHE_CAPACITY = 500_000
 class WordCache(dict[str, tuple[int, ...]]):
     """Hold the ids of the pieces of words: a look-up cuts a word the first time, and remembers it.
 
-    Natural text repeats its words: bulk tokenisation is mostly a dictionary look-up for each word.
+    Natural text repeats its words: bulk tokenization is mostly a dictionary look-up for each word.
 
     Source: google-research/bert tokenization.py `WordpieceTokenizer.tokenize`; Wu et al. 2016,
     section 4.1.
@@ -102,7 +102,7 @@ class TextEncoder:
     # Finds the tokens that were added beside the vocabulary: `AddedTokens`, which needs the
     # library. None, and no work, in the usual case that there are none.
     added: Any = None
-    # Word to piece ids, filled on first use. A word is what splitting a normalised text gives.
+    # Word to piece ids, filled on first use. A word is what splitting a normalized text gives.
     words: WordCache = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

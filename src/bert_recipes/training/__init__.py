@@ -1,4 +1,4 @@
 """Pre-training, and what all training shares.
 
-Trainer, optimisation, checkpoints and resume, callbacks, launch.
+Trainer, optimization, checkpoints and resume, callbacks, launch.
 """

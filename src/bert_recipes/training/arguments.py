@@ -59,7 +59,7 @@ class Precision(NamedTuple):
 def choose_precision(precision: str, *, use_cpu: bool) -> Precision:
     """Resolve one of `PRECISIONS` from what the device can do.
 
-    Weights, optimiser state and losses stay in float32; the choice is about matrix products under
+    Weights, optimizer state and losses stay in float32; the choice is about matrix products under
     autocast. The same machine always gives the same answer.
     """
     units = bfloat16_units("cpu" if use_cpu else "cuda")
@@ -96,7 +96,7 @@ SCHEDULERS_IN_STEPS = (SchedulerType.INVERSE_SQRT, SchedulerType.WARMUP_STABLE_D
 
 @dataclass
 class RunArguments(TrainingArguments):
-    """`TrainingArguments` with device, precision, batch and optimiser settings of this project."""
+    """`TrainingArguments` with device, precision, batch and optimizer settings of this project."""
 
     # Metadata of the library's fields, as `settings.option` takes it. "refused" is the reason why
     # another value than the default is refused.
@@ -325,7 +325,7 @@ class RunArguments(TrainingArguments):
         except (ValueError, ImportError) as error:  # ImportError: DeepSpeed
             raise InputError(str(error)) from error
         # Each process loads the complete model. With its own way for ZeRO 3 transformers would
-        # initialise heads differently and save LayerNorm as gamma and beta.
+        # initialize heads differently and save LayerNorm as gamma and beta.
         from transformers.integrations.deepspeed import unset_hf_deepspeed_config  # takes seconds
 
         unset_hf_deepspeed_config()

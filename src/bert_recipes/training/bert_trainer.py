@@ -421,7 +421,7 @@ class BertTrainer(RecipeTrainer):
         softmax = SampledSoftmax(counts, self.args.seed)
         self.add_callback(DrawPieces(softmax))
         logger.info(
-            "softmax in training: %d frequent pieces and %d of the others in turn",
+            "softmax in training: %d frequent pieces, and in each step %d drawn from the others",
             softmax.num_frequent,
             softmax.num_drawn,
         )
@@ -607,7 +607,7 @@ class BertTrainer(RecipeTrainer):
         return state
 
     def _steps_of_epochs(self, dataset: EpochedDataset, num_epochs: float) -> int:
-        """Return the optimiser steps in that many epochs, rounded down; at least one."""
+        """Return the optimizer steps in that many epochs, rounded down; at least one."""
         whole_epochs = int(num_epochs)
         num_pairs = sum(dataset.num_pairs(epoch) for epoch in range(whole_epochs))
         fraction = num_epochs % 1

@@ -23,7 +23,7 @@ from bert_recipes.models.stock_layers import layers_of
 from bert_recipes.training.arguments import DistillationArguments
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.bert_trainer import BertTrainer
-from bert_recipes.training.speed import BatchStats, forward_flops
+from bert_recipes.training.speed import BatchStats, forward_flops, training_flops
 from bert_recipes.training.trainer import RecipeTrainer
 
 
@@ -197,9 +197,10 @@ class DistillationTrainer(BertTrainer):
         return loss
 
     def flops_of(self, work: BatchStats) -> int:
-        """Add the teacher's pass; both meet the vocabulary at every real token."""
+        """Add the teacher's pass; both meet the whole vocabulary at every real token."""
         compared = work.tokens if self.settings.alpha_ce else 0
-        student_work = replace(work, masked=work.masked + compared)
         teacher_work = replace(work, masked=compared)
         teacher_flops = forward_flops(self.teacher.config, teacher_work, nsp=False, pooler=False)
-        return super().flops_of(student_work) + teacher_flops
+        heads_of_compared = BatchStats(tokens=0, squares=0, sequences=0, masked=compared)
+        head_flops = training_flops(self.model.config, heads_of_compared)
+        return super().flops_of(work) + head_flops + teacher_flops

@@ -24,7 +24,7 @@ from bert_recipes.errors import InputError
 
 
 NO_ENGINE = "none"
-# Optimisers that orthogonalise or scale whole tensors.
+# Optimizers that orthogonalize or scale whole tensors.
 WHOLE_TENSOR_OPTIMIZERS = ("lamb", "muon")
 
 
@@ -35,7 +35,7 @@ def asks_for_fsdp(args: TrainingArguments) -> bool:
 
 
 def name_engine(trainer: Trainer) -> str:
-    """Return the name of the engine that splits the optimiser's state, and its checkpoint files."""
+    """Return the name of the engine that splits the optimizer's state, and its checkpoint files."""
     if trainer.is_deepspeed_enabled:
         plugin: Any = trainer.accelerator.state.deepspeed_plugin
         return f"DeepSpeed ZeRO {plugin.zero_stage}"
@@ -43,7 +43,7 @@ def name_engine(trainer: Trainer) -> str:
 
 
 def set_up_engine(trainer: Any, optimizer: str) -> None:
-    """Check the optimiser, and compute the forward pass in bfloat16 if the run does.
+    """Check the optimizer, and compute the forward pass in bfloat16 if the run does.
 
     Accelerate puts no autocast around a model that an engine has.
     """
@@ -88,7 +88,7 @@ def _complete_deepspeed(config: dict[str, Any]) -> None:
     # the run's precision and be refused.
     config["bf16"] = {}
     config["fp16"] = {"enabled": False}
-    # With an offloaded optimiser Accelerate would take an Adam of DeepSpeed.
+    # With an offloaded optimizer Accelerate would take an Adam of DeepSpeed.
     config["zero_force_ds_cpu_optimizer"] = False
 
 

@@ -1,4 +1,4 @@
-"""Optimisers and schedules by name.
+"""Optimizers and schedules by name.
 
 The paper's Adam and its schedule, AdamW, LAMB, Muon, and everything of the Trainer.
 """
@@ -26,15 +26,17 @@ SCHEDULES = ("bert_linear", "trainer")
 SCHEDULERS_BY_METRIC = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 # google-research/bert optimization.py, create_optimizer: exclude_from_weight_decay.
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
-# Rows and columns of a matrix for Muon, at least: output layers of a few classes are smaller.
+# Linear layers whose names contain one of these are AdamW's beside Muon: a task's output layer, and
+# what sees one token of a sequence. With AdamW a pooler learns next sentences sooner.
+NO_MUON = ("classifier", "pooler", "sequence_summary")
+# Rows and columns of a matrix for Muon, at least: other output layers have one number or two.
 MIN_MATRIX = 32
 # Muon's momentum at the end of its warm-up, and at the start of one (KellerJordan/modded-nanogpt).
 MUON_MOMENTUM = 0.95
 MUON_START_MOMENTUM = 0.85
-# What a group of matrices has beside its rate.
-MATRIX_SETTINGS = ("momentum", "row_beta", "weight_decay")
-# What the settings of a run decide in a group; a checkpoint may have the values of others.
-GROUP_SETTINGS = ("betas", "eps", "weight_decay")
+# What the settings of a run decide in a group. A resumed run keeps them: its checkpoint may be of
+# other settings, or of a version without some of them.
+GROUP_SETTINGS = ("betas", "eps", "momentum", "row_beta", "weight_decay")
 # The least mean square of a row of an update that NorMuon divides by.
 MIN_ROW_SQUARE = 1e-10
 
@@ -65,7 +67,7 @@ class BertAdam(torch.optim.AdamW):
         self._found_inf_before: LateNumber | None = None
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Load the state of torch's optimiser; the steps are those of the state."""
+        """Load the state of torch's optimizer; the steps are those of the state."""
         super().load_state_dict(state_dict)
         self._step_counts = {}
         self._found_inf_before = None
@@ -183,7 +185,7 @@ class Muon(torch.optim.Optimizer):
     """Muon for groups with `momentum`, fused AdamW for those with `betas`, in one state and file.
 
     An update is that of `torch.optim.Muon` (Jordan et al. 2024); the matrices of one shape are
-    orthogonalised together.
+    orthogonalized together.
 
     A group with `row_beta` above 0 has NorMuon's rows (Li et al. 2025): each row of an update is
     divided by the root of the running mean of its squares. The update keeps its norm, as in
@@ -196,23 +198,13 @@ class Muon(torch.optim.Optimizer):
     def __init__(self, groups: list[dict[str, Any]], lr: float) -> None:
         """Take groups with all their settings; stock's schedules read `lr`, the rate of AdamW."""
         super().__init__(groups, {"lr": lr})
+        # It works on the groups and the state of this optimizer, whose file then has all.
         self._adam: Any = torch.optim.AdamW(self._adam_groups(), fused=True)
+        # The settings that AdamW adds to its groups.
         for group, adam_group in zip(self._adam_groups(), self._adam.param_groups, strict=True):
             group.update(adam_group)
         # float (), on the device: 1 where the coming step must change nothing.
         self.found_inf: torch.Tensor | None = None
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        """Load the state; momentum and the settings of the matrices stay those of this run.
-
-        A checkpoint may be older than some of them.
-        """
-        groups_of_run = [dict(group) for group in self.param_groups]
-        super().load_state_dict(state_dict)
-        for group, group_of_run in zip(self.param_groups, groups_of_run, strict=True):
-            if "momentum" in group_of_run:
-                for name in MATRIX_SETTINGS:
-                    group[name] = group_of_run[name]
 
     def _adam_groups(self) -> list[dict[str, Any]]:
         return [group for group in self.param_groups if "betas" in group]
@@ -220,6 +212,7 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Update all parameters that have a gradient."""
+        # `load_state_dict` has put other objects in their places.
         self._adam.param_groups = self._adam_groups()
         self._adam.state = self.state
         self._adam.found_inf = self.found_inf
@@ -253,7 +246,7 @@ class Muon(torch.optim.Optimizer):
 
         nesterov = gradients.lerp(means, group["momentum"])
         _, rows, columns = nesterov.shape
-        updates = orthogonalise(nesterov.mT).mT if rows > columns else orthogonalise(nesterov)
+        updates = orthogonalize(nesterov.mT).mT if rows > columns else orthogonalize(nesterov)
         if group["row_beta"]:
             updates = self._scale_rows(matrices, updates.float(), group["row_beta"])
         if self.found_inf is not None:
@@ -288,7 +281,7 @@ class Muon(torch.optim.Optimizer):
         return scaled * (norms / scaled_norms.clamp(min=1e-7))
 
 
-def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
+def orthogonalize(matrices: torch.Tensor) -> torch.Tensor:
     """Return (N, R, C) with singular values near 1, of (N, R, C) with R <= C.
 
     Newton-Schulz with the constants of torch.optim.Muon, in bfloat16 as there, but in float32 where
@@ -306,9 +299,9 @@ def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
 
 
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimiser reads `found_inf` (float (), 1 = change nothing).
+    """Return whether an optimizer reads `found_inf` (float (), 1 = change nothing).
 
-    `BertAdam` and `Muon` do, and torch's fused optimisers.
+    `BertAdam` and `Muon` do, and torch's fused optimizers.
     """
     is_fused = getattr(optimizer, "_step_supports_amp_scaling", False)
     return hasattr(optimizer, "found_inf") or is_fused
@@ -349,8 +342,8 @@ def muon_groups(
 ) -> list[dict[str, Any]]:
     """Return groups for `Muon`: its matrices, and `decay_groups` of the others, for AdamW.
 
-    The matrices are the weights of all linear layers but pooler and output layers. `adam` has the
-    settings of AdamW.
+    The matrices are the weights of all linear layers but `NO_MUON` and output layers. `adam` has
+    the settings of AdamW.
     """
     matrices = _muon_matrices(model)
     groups: list[dict[str, Any]] = []
@@ -382,8 +375,7 @@ def _muon_matrices(model: nn.Module) -> dict[torch.Tensor, None]:
         left_out.add(output_layer.weight)
     matrices: dict[torch.Tensor, None] = {}
     for name, module in model.named_modules():
-        # The pooler sees one token of a sequence: with AdamW it learns next sentences sooner.
-        if not isinstance(module, nn.Linear) or "pooler" in name:
+        if not isinstance(module, nn.Linear) or any(word in name for word in NO_MUON):
             continue
         is_large = min(module.weight.shape) >= MIN_MATRIX
         if is_large and module.weight.requires_grad and module.weight not in left_out:
@@ -428,7 +420,7 @@ def create_optimizer(
     weight_decay: float = 0.01,
     muon: MuonSettings | None = None,
 ) -> torch.optim.Optimizer:
-    """Return the optimiser of a model.
+    """Return the optimizer of a model.
 
     Args:
         name: "bert_adam" (the paper's), "adamw" (with bias correction, fused), "lamb" or "muon".
@@ -466,7 +458,7 @@ class MuonFactory:
     """
 
     def __call__(self, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
-        """Return the optimiser of a model, as the Trainer asks for it."""
+        """Return the optimizer of a model, as the Trainer asks for it."""
         return create_optimizer("muon", model, **settings)
 
 
@@ -503,6 +495,7 @@ class Schedule:
         remaining = max(0.0, 1.0 - step / self.steps)
         if remaining == 0:
             return 0.0
+        # The quotient is above 1 while the rate is flat.
         return min(remaining / (1.0 - decay_start), 1.0) ** self.power
 
 
@@ -514,7 +507,7 @@ def momentum_of_muon(progress: float, warmup: float) -> float:
 
 
 def settings_of_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return what the settings of a run decide in each group of its new optimiser."""
+    """Return what the settings of a run decide in each group of its new optimizer."""
     all_settings = []
     for group in optimizer.param_groups:
         settings = {name: group[name] for name in GROUP_SETTINGS if name in group}

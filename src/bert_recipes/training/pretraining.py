@@ -335,7 +335,7 @@ def load_model(
 ) -> PreTrainingModel:
     """Return a new model of the named size, or the model of a checkpoint, ours or stock's.
 
-    Heads that a checkpoint lacks are initialised, with a warning.
+    Heads that a checkpoint lacks are initialized, with a warning.
 
     Args:
         model_args: The size of a new model, or the checkpoint.

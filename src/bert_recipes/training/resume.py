@@ -65,6 +65,7 @@ RUN_FILES = (
     CARD_SETTINGS_FILE,
     ".gitattributes",
     NO_WEIGHTS_FILE,  # of sweeps
+    "blimp",  # scores, of make blimp
     # Trackers: TensorBoard, wandb, codecarbon (with the older files that it sets aside).
     "runs",
     "wandb",
@@ -118,7 +119,7 @@ _CHANGEABLE = {
     "average_tokens_across_devices",
     "include_num_input_tokens_seen",
 }
-# Optimisers, ours and the Trainer's, whose states are alike.
+# Optimizers, ours and the Trainer's, whose states are alike.
 _ADAMS = (*ADAM_OPTIMIZERS, "adamw_torch", "adamw_torch_fused")
 
 
@@ -337,7 +338,7 @@ def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> 
 
 
 def _check_states(file: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse an optimiser or a schedule that cannot read the state of the one before."""
+    """Refuse an optimizer or a schedule that cannot read the state of the one before."""
     optimizer_before = _kind_of_optimizer(before)
     optimizer_now = _kind_of_optimizer(now)
     if optimizer_before != optimizer_now:
@@ -400,7 +401,7 @@ def read_trainer_state(
 ) -> dict[str, Any]:
     """Read the trainer state of a complete checkpoint.
 
-    A checkpoint of another run is refused, and one whose optimiser state this engine cannot open.
+    A checkpoint of another run is refused, and one whose optimizer state this engine cannot open.
     """
     state: dict[str, Any] = json.loads((checkpoint / PROGRESS_FILE).read_text(encoding="utf-8"))
     engine_before = state["engine"]

@@ -302,7 +302,7 @@ class ThroughputMeter:
         self.interval: tuple[BatchStats, float, int] | None = None
 
     def count_step(self, work: torch.Tensor, waited: float) -> None:
-        """Count an optimiser step.
+        """Count an optimizer step.
 
         Args:
             work: float64 (NUM_WORK_COUNTS,), the fields of `BatchStats` over all processes.

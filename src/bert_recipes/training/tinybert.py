@@ -120,7 +120,7 @@ def prepare_student(student: Any, teacher: Any) -> None:
     check_pair(teacher, student)
     for model in (student, teacher):
         model.set_attn_implementation(SCORED)
-    # A module of the model, so that optimiser and DDP know it.
+    # A module of the model, so that optimizer and DDP know it.
     student.fit_dense = nn.Linear(student.config.hidden_size, teacher.config.hidden_size)
     student._init_weights(student.fit_dense)
     student._keys_to_ignore_on_save = {"fit_dense.weight", "fit_dense.bias"}
@@ -163,14 +163,14 @@ class LayerTeacher:
     def _load_fit(self, name: str) -> None:
         path = find_file(name, FIT_FILE)
         if path is None:
-            logger.info("%s has no %s; initialising a new one", name, FIT_FILE)
+            logger.info("%s has no %s; initializing a new one", name, FIT_FILE)
             return
         weights = load_file(path)
         if weights["weight"].shape == self.fit.weight.shape:
             logger.info("%s: loaded", path)
             self.fit.load_state_dict(weights)
         else:
-            logger.info("%s: of a teacher of another size; initialising a new one", path)
+            logger.info("%s: of a teacher of another size; initializing a new one", path)
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return int64 (3,): predicted tokens (none), real tokens, and pairs of real tokens."""

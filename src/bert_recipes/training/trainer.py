@@ -92,7 +92,7 @@ from bert_recipes.training.trackers import prepare_trackers
 
 logger = logging.getLogger(__name__)
 
-# Added to stock TrainingArguments. "trainer" leaves optimiser and schedule to stock.
+# Added to stock TrainingArguments. "trainer" leaves optimizer and schedule to stock.
 RECIPE_SETTINGS: dict[str, Any] = {
     "optimizer": "trainer",
     "schedule": "trainer",
@@ -405,7 +405,7 @@ class RecipeTrainer(Trainer):
 
     @property
     def global_batch_size(self) -> int:
-        """Return the examples of an optimiser step over all processes."""
+        """Return the examples of an optimizer step over all processes."""
         return (
             self.args.train_batch_size
             * self.args.gradient_accumulation_steps
@@ -685,10 +685,10 @@ class RecipeTrainer(Trainer):
         is_half = self.args.bf16 or self.args.fp16
         return torch.autocast(self.args.device.type, dtype, enabled=is_half)
 
-    # 4. Optimiser and engine
+    # 4. Optimizer and engine
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """Build the optimiser that `args.optimizer` names."""
+        """Build the optimizer that `args.optimizer` names."""
         args = self.args
         if self.optimizer is not None:
             return self.optimizer
@@ -770,7 +770,7 @@ class RecipeTrainer(Trainer):
             for group, settings in zip(groups, self._settings_of_groups, strict=True):
                 group.update(settings)
         # A scheduler that the caller passed in stays as stock has restored it; so do, under
-        # `schedule: trainer`, the rates of an optimiser that the caller passed in.
+        # `schedule: trainer`, the rates of an optimizer that the caller passed in.
         has_rates_of_run = self._has_own_optimizer or self.args.schedule != "trainer"
         is_ours = self._created_lr_scheduler and type(self.lr_scheduler) is LambdaLR
         if has_rates_of_run and is_ours:
@@ -802,16 +802,16 @@ class RecipeTrainer(Trainer):
     def _skip_if_not_finite(self, model: Any, norm: Any) -> None:
         """Let this step change nothing if the norm of its gradient is not finite.
 
-        On a GPU the optimiser decides that on the device, and the host reads the norm one step
+        On a GPU the optimizer decides that on the device, and the host reads the norm one step
         later, as it would wait otherwise.
         """
         if self._optimizer_skips_on_device(norm):
-            # The optimiser's `step` reads it on the device.
+            # The optimizer's `step` reads it on the device.
             self.optimizer.optimizer.found_inf = (~torch.isfinite(norm)).float()
             self._read_norm()
             self._unread_norm = self.state.global_step + 1, LateNumber(norm)
         elif not self._check_norm(self.state.global_step + 1, norm):
-            model.zero_grad()  # the optimiser then has nothing to do
+            model.zero_grad()  # the optimizer then has nothing to do
 
     def _optimizer_skips_on_device(self, norm: Any) -> bool:
         is_on_gpu = isinstance(norm, torch.Tensor) and norm.is_cuda
@@ -871,7 +871,7 @@ class RecipeTrainer(Trainer):
 
     @property
     def engine(self) -> str:
-        """Return the name of the engine that splits the optimiser's state, or `NO_ENGINE`."""
+        """Return the name of the engine that splits the optimizer's state, or `NO_ENGINE`."""
         return name_engine(self)
 
     def _build_accelerator_args(self, **kwargs: Any) -> dict[str, Any]:
@@ -939,7 +939,7 @@ class RecipeTrainer(Trainer):
     # 5. Checkpoints
 
     def use_mean_weights(self) -> None:
-        """Switch a schedule-free optimiser to its mean weights, with which a model is measured.
+        """Switch a schedule-free optimizer to its mean weights, with which a model is measured.
 
         Stock's evaluation does the same, and its next training step switches back.
         """
@@ -948,7 +948,7 @@ class RecipeTrainer(Trainer):
             evaluate()
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save as stock, with the mean weights of a schedule-free optimiser."""
+        """Save as stock, with the mean weights of a schedule-free optimizer."""
         self.use_mean_weights()
         super().save_model(output_dir, _internal_call)
 

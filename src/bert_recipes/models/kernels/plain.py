@@ -30,7 +30,7 @@ def _signed(value: int) -> int:
 
 
 def _mix(key: int) -> int:
-    """Return SplitMix64's finaliser: keys that differ in one bit then differ in half of them."""
+    """Return SplitMix64's finalizer: keys that differ in one bit then differ in half of them."""
     all_bits = 2**64 - 1
     key &= all_bits
     key ^= key >> 30
@@ -168,7 +168,7 @@ def dropout_add_norm(  # noqa: PLR0913  # the kernel's signature
     """Return LayerNorm(residual + dropout(values + bias)) of rows (T, N).
 
     Returns:
-        The result, the normalised rows before weight and shift (T, N), 1 / deviation float32 (T,).
+        The result, the normalized rows before weight and shift (T, N), 1 / deviation float32 (T,).
     """
     total = residual.float() + _drop(values.float() + bias, seed, stream, p)
     centred = total - total.mean(dim=-1, keepdim=True)
