@@ -508,6 +508,42 @@ def test_epochs_of_a_plain_data_set_are_counted_in_its_rows_and_pushing_is_left_
     assert (trainer.state.global_step, trainer.state.epoch) == (6, 2.0)
 
 
+def test_strategies_by_epochs_act_at_the_end_of_each(tmp_path):
+    """The loader is one pass over the whole run, which stock takes for one epoch."""
+    by_epochs = {
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "logging_strategy": "epoch",
+        "load_best_model_at_end": True,
+    }
+    settings = {"max_steps": -1, "num_train_epochs": 3, **by_epochs}
+    trainer = stock_trainer(tmp_path, rows(26), **settings)  # 78 rows are 9 batches of 8
+    trainer.train()
+    history = trainer.state.log_history
+    assert [line["step"] for line in history if "eval_loss" in line] == [3, 6, 9]
+    assert [line["step"] for line in history if "mlm_loss" in line] == [3, 6, 9]
+    folders = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
+    assert folders == ["checkpoint-3", "checkpoint-6", "checkpoint-9"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ({"save_only_model": True}, "save_only_model is True; leave it out: no run could be"),
+        ({"ignore_data_skip": True}, "leave it out: a resumed run continues where it stopped"),
+        ({"label_smoothing_factor": 0.1}, "the loss is the model's own, over the global batch"),
+    ],
+)
+def test_stock_settings_that_would_do_something_else_are_refused(tmp_path, setting, reason):
+    with pytest.raises(InputError, match=reason):
+        stock_trainer(tmp_path, rows(), **setting)
+
+
+def test_another_loss_function_is_refused(tmp_path):
+    with pytest.raises(InputError, match="or override micro_batch_loss"):
+        stock_trainer(tmp_path, rows(), given={"compute_loss_func": lambda *arguments: None})
+
+
 def with_given_optimizer(folder, phases=None):
     """A Trainer with an optimizer of its user's, whose second group is ten times slower."""
     torch.manual_seed(0)

@@ -13,7 +13,6 @@ import torch
 from accelerate.utils import gather_object
 from torch.nn.functional import cross_entropy, pad
 from torch.utils.data import DataLoader
-from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.finetuning.arguments import FineTuningArguments
@@ -129,17 +128,7 @@ class FineTuningTrainer(RecipeTrainer):
                 self.global_batch_size,
                 args.num_train_epochs,
             )
-        steps_per_epoch = math.ceil(num_features / self.global_batch_size)
-        if args.eval_strategy == IntervalStrategy.EPOCH:
-            args.eval_strategy = IntervalStrategy.STEPS
-            args.eval_steps = steps_per_epoch
-            args.eval_delay *= steps_per_epoch
-        if args.save_strategy == SaveStrategy.EPOCH:
-            args.save_strategy = SaveStrategy.STEPS
-            args.save_steps = steps_per_epoch
-        if args.logging_strategy == IntervalStrategy.EPOCH:
-            args.logging_strategy = IntervalStrategy.STEPS
-            args.logging_steps = steps_per_epoch
+        self._take_epochs_for_steps(math.ceil(num_features / self.global_batch_size))
 
     # Data
 

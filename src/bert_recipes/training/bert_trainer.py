@@ -398,6 +398,11 @@ class BertTrainer(RecipeTrainer):
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
         self.piece_lengths = self._count_characters()
         self.max_eval_pairs = max_eval_pairs
+        # Of stock arguments; ours have steps alone.
+        strategies = (args.eval_strategy, args.save_strategy, args.logging_strategy)
+        if self.train_dataset is not None and "epoch" in strategies:
+            dataset = epoched(self.train_dataset, self.data_collator)
+            self._take_epochs_for_steps(self._steps_of_epochs(dataset, 1))
         if self.args.save_at_epochs:
             self.add_callback(SaveAtEpochs(self))
         if self.args.sampled_softmax:

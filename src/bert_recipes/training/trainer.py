@@ -34,7 +34,7 @@ from transformers import (
     TrainerControl,
     TrainingArguments,
 )
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, TrainOutput
 
 from bert_recipes.checkpointing import (
     commit,
@@ -49,6 +49,7 @@ from bert_recipes.errors import InputError, Interrupted, end_workers, saving
 from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.models.bert_model import PackedModel, enable_packed_layers
 from bert_recipes.run_folder import PROGRESS_FILE, STATE_FILE
+from bert_recipes.training.arguments import RunArguments
 from bert_recipes.training.batch_buffer import BatchBuffer, DeviceCollator
 from bert_recipes.training.callbacks import (
     ClockIntervals,
@@ -131,6 +132,28 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not any(words in record.getMessage() for words in _NOISE)
 
 
+# Of stock `TrainingArguments`; `RunArguments` has the reasons.
+_REFUSED = ("auto_find_batch_size", "ignore_data_skip", "save_on_each_node", "save_only_model")
+
+
+def _check_stock(args: Any, compute_loss_func: Any) -> None:
+    """Refuse what stock would do and this Trainer would not, or could not resume from.
+
+    `RunArguments` refuses it, or warns of it, where the settings are read.
+    """
+    if isinstance(args, RunArguments):
+        return
+    for name in _REFUSED:
+        if getattr(args, name):
+            reason = RunArguments.LIBRARY_FIELDS[name]["refused"]
+            raise InputError(f"{name} is {getattr(args, name)}; leave it out: {reason}")
+    if args.label_smoothing_factor or compute_loss_func is not None:
+        raise InputError(
+            "label_smoothing_factor and compute_loss_func are not read: the loss is the model's "
+            "own, over the global batch; leave them out, or override micro_batch_loss"
+        )
+
+
 class RecipeTrainer(Trainer):
     """`Trainer` with fixed examples in each step, and checkpoints that are complete or absent.
 
@@ -159,6 +182,7 @@ class RecipeTrainer(Trainer):
         resume_fingerprint: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        _check_stock(args, kwargs.get("compute_loss_func"))
         for name, value in RECIPE_SETTINGS.items():
             if not hasattr(args, name):
                 setattr(args, name, value)
@@ -196,6 +220,23 @@ class RecipeTrainer(Trainer):
             **(resume_fingerprint or {}),
         }
         self._set_up_callbacks()
+
+    def _take_epochs_for_steps(self, steps_per_epoch: int) -> None:
+        """Evaluate, save and log by steps where that is done by epochs.
+
+        The loader is one pass over the complete run: for stock it is one epoch.
+        """
+        args = self.args
+        if args.eval_strategy == IntervalStrategy.EPOCH:
+            args.eval_strategy = IntervalStrategy.STEPS
+            args.eval_steps = steps_per_epoch
+            args.eval_delay *= steps_per_epoch
+        if args.save_strategy == SaveStrategy.EPOCH:
+            args.save_strategy = SaveStrategy.STEPS
+            args.save_steps = steps_per_epoch
+        if args.logging_strategy == IntervalStrategy.EPOCH:
+            args.logging_strategy = IntervalStrategy.STEPS
+            args.logging_steps = steps_per_epoch
 
     def _set_up_state(self) -> None:
         args = self.args
