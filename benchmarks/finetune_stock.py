@@ -230,7 +230,12 @@ def main() -> None:
     run = prepare_run(settings, args)
     args.resume = "no"  # stock checkpoints are not ours to go on from
     lock_output_dir(args)
-    prepare_output_dir(args, (settings, args, stock), checkpoint=None)
+    sources = {
+        "model_name_or_path": settings.model_name_or_path,
+        "data_dir": settings.data_dir,
+        "task_file": settings.task_file,
+    }
+    prepare_output_dir(args, (settings, args, stock), checkpoint=None, sources=sources)
     trainer = make_stock_trainer(
         run,
         args,

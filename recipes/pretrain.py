@@ -70,7 +70,11 @@ def main() -> None:
     phase_args.phase2_steps = phase_args.steps_of(args.max_steps)
     pretraining.build_missing_quickstart(args, data_args.store, ROOT)
     data = pretraining.load_phases(data_args, plans, args.seed)
-    trainer = build_trainer(model_args, data_args, args, distillation_args, data)
+    teacher = pretraining.load_teacher(distillation_args, data.tokenizer)
+    model = pretraining.build_model(model_args, distillation_args, data, teacher, args.seed)
+    objective = OBJECTIVES[model_args.objective]
+    trainer_class = objective.trainer_class(teacher, distillation_args)
+    trainer = pretraining.make_trainer(model, args, data, data_args.max_eval_pairs, trainer_class)
     if args.estimate:
         print_estimate(trainer)
         return
@@ -78,29 +82,17 @@ def main() -> None:
         trainer.add_callback(PushCheckpoints())
     lock_output_dir(args)
     checkpoint = find_resume_checkpoint(args)
-    prepare_output_dir(args, settings, checkpoint)
+    sources = pretraining.files_read(model_args, data_args, distillation_args)
+    prepare_output_dir(args, settings, checkpoint, sources)
     sizes = describe_run(trainer, data)
     log_sizes(sizes)
-    input_facts = pretraining.describe_inputs(model_args, data_args, data, trainer.model)
+    checkpoints = {
+        "base_model": (model_args.model_name_or_path, model),
+        "teacher": (distillation_args.teacher, teacher),
+    }
+    input_facts = pretraining.describe_inputs(data_args, data, checkpoints)
     # `finish` is called before the run counts as finished: a killed report is made at the resume.
     run_training(trainer, settings, checkpoint, input_facts, partial(finish, trainer, data, sizes))
-
-
-def build_trainer(
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    args: PreTrainingArguments,
-    distillation_args: DistillationArguments,
-    data: Any,
-) -> Any:
-    """Return the Trainer of the objective, with its model and its teacher if it has one."""
-    from bert_recipes.training import pretraining
-
-    teacher = pretraining.load_teacher(distillation_args, data.tokenizer)
-    model = pretraining.build_model(model_args, distillation_args, data, teacher, args.seed)
-    objective = OBJECTIVES[model_args.objective]
-    trainer_class = objective.trainer_class(teacher, distillation_args)
-    return pretraining.make_trainer(model, args, data, data_args.max_eval_pairs, trainer_class)
 
 
 def log_sizes(sizes: dict[str, Any]) -> None:

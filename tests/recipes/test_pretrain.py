@@ -157,6 +157,17 @@ def test_a_folder_that_holds_another_run_is_left_alone(call_recipe, small_store,
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
+def test_a_run_never_replaces_the_checkpoint_that_it_begins_with(
+    call_recipe, small_store, finished
+):
+    folder, _ = finished
+    before = sorted(path.name for path in folder.iterdir())
+    paths = ("--store", small_store, "--output_dir", folder, "--model_name_or_path", folder)
+    error = call_recipe("pretrain", *paths, SMALL, "--overwrite_run true", code=1)
+    assert f"model_name_or_path {folder} lies in output_dir" in error
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
 def test_it_trains_from_the_files_of_create_pretraining_data(call_recipe, small_store, tmp_path):
     tokenizer, text = small_store / "tokenizer", tmp_path / "text.txt"
     lines = [" ".join(f"w{(number * 7 + word) % 95}" for word in range(9)) for number in range(60)]

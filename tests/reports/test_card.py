@@ -340,6 +340,25 @@ def test_a_run_without_pairs_has_its_results_and_the_command(copy_of):
     assert "It was measured on 1,234 hidden tokens of held-out documents" in text
 
 
+@pytest.mark.parametrize(
+    ("objective", "start_from_teacher", "is_local", "origin"),
+    [
+        ("distilbert", None, False, "which began with layers of its teacher, trained by masked LM"),
+        ("distilbert", False, True, "trained from new weights by masked LM and the predictions of"),
+        ("tinybert", None, True, "trained from new weights by imitating the layers of"),
+    ],
+)
+def test_a_student_names_its_teacher(copy_of, objective, start_from_teacher, is_local, origin):
+    folder = copy_of("pretraining")
+    change_yaml(folder / "run.yaml", objective=objective, start_from_teacher=start_from_teacher)
+    teacher = {"name": "org/teacher", "is_local": is_local}
+    card = changed_card(folder, teacher=teacher)
+    assert origin in card.text
+    assert "It may have the biases of org/teacher, which taught it." in card.text
+    assert card.data.base_model == (None if is_local else "org/teacher")
+    assert ("--teacher TEACHER" in card.text) == is_local
+
+
 # Limits
 
 NOT_BELOW = "masked-LM loss is not below the word-frequency baseline by more than 0.1 nats"

@@ -282,10 +282,10 @@ def test_a_teacher_may_have_moved(tmp_path: Path, kind, values):
     checkpoint = make_run(tmp_path / "run", 2) / "checkpoint-2"
     args = settings(tmp_path / "run")
     save_config(checkpoint / CONFIG_FILE, args, kind(teacher="before", **values))
-    prepare_output_dir(args, (args, kind(teacher="after", **values)), str(checkpoint))
+    prepare_output_dir(args, (args, kind(teacher="after", **values)), str(checkpoint), {})
     other = kind(teacher="after", **values | {"temperature": 9.0})
     with pytest.raises(InputError, match=r"temperature is 9\.0, but in"):
-        prepare_output_dir(args, (args, other), str(checkpoint))
+        prepare_output_dir(args, (args, other), str(checkpoint), {})
 
 
 def test_results_are_json_with_null_for_what_is_not_defined():

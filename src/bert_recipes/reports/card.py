@@ -273,7 +273,8 @@ def card_data(card: RunCard) -> ModelCardData:
     """Return the head of a card."""
     run = card.run
     arguments = card.arguments
-    base = run.results.get("base_model") or {}
+    # A student's base is its teacher.
+    base = run.results.get("base_model") or run.results.get("teacher") or {}
     has_hub_base = base.get("is_local") is False and is_hub_name(str(base.get("name")))
     results = _pretraining_results(run) if run.task is None else _task_results(card, run.task)
     results = [result for result in results if is_number(result.metric_value)]

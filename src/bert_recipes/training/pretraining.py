@@ -128,16 +128,32 @@ def _build_quickstart(repository: Path) -> None:
             )
 
 
+def files_read(
+    model_args: ModelArguments, data_args: DataArguments, distillation_args: DistillationArguments
+) -> dict[str, str | None]:
+    """Return the files and folders that a run reads, by their settings."""
+    return {
+        "model_name_or_path": model_args.model_name_or_path,
+        "teacher": distillation_args.teacher,
+        "store": data_args.store,
+        "old_store": data_args.old_store,
+        "tokenizer": data_args.tokenizer,
+    }
+
+
 def describe_inputs(
-    model_args: ModelArguments,
     data_args: DataArguments,
     data: PreTrainingData,
-    model: PreTrainingModel,
+    checkpoints: Mapping[str, tuple[str | None, Any]],
 ) -> dict[str, Any]:
-    """Return the entries of all_results.json on the data and the checkpoint of a run."""
+    """Return the entries of all_results.json on the data and the checkpoints that a run read.
+
+    `checkpoints` has the name and the model of each entry; a name of None is left out.
+    """
     facts = {"data": describe_pretraining_data(data_args, data)}
-    if model_args.model_name_or_path is not None:
-        facts["base_model"] = describe_checkpoint(model_args.model_name_or_path, model.config)
+    for entry, (name, model) in checkpoints.items():
+        if name is not None:
+            facts[entry] = describe_checkpoint(name, model.config)
     return facts
 
 

@@ -167,7 +167,7 @@ def prepare_output_dir(
     args: Any,
     configs: Sequence[Any],
     checkpoint: str | None,
-    sources: Mapping[str, str | None] | None = None,
+    sources: Mapping[str, str | None],
 ) -> None:
     """Refuse a folder that the run may not write to, and delete what it replaces there.
 
@@ -179,7 +179,7 @@ def prepare_output_dir(
             that is deleted.
     """
     resume_from = None if checkpoint is None else Path(checkpoint)
-    run_on_main_process(args, lambda: _check_and_clear(args, configs, resume_from, sources or {}))
+    run_on_main_process(args, lambda: _check_and_clear(args, configs, resume_from, sources))
 
 
 def _check_and_clear(
