@@ -128,6 +128,7 @@ def measure_pretraining(
         load_data,
         load_model,
         make_trainer,
+        warn_of_other_inputs,
     )
 
     if model_args.model_name_or_path is None:
@@ -142,6 +143,7 @@ def measure_pretraining(
         )
     model = load_model(model_args, data.tokenizer, data.max_seq_length, args.seed, needs_head=True)
     check_direction(model, data)
+    warn_of_other_inputs(model_args.model_name_or_path, model.config.model_type, data_args)
     logger.info(
         "inputs of up to %d tokens, at most %d pairs", data.max_seq_length, data_args.max_eval_pairs
     )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import yaml
 from transformers import set_seed
 
 from bert_recipes.checkpointing import check_checkpoint, opening
@@ -31,6 +32,7 @@ from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, PAIR_HEADS, open_checkpoint
 from bert_recipes.models.sizes import num_positions, pretraining_config, reads_left_to_right
 from bert_recipes.progress import Progress
+from bert_recipes.run_folder import CONFIG_FILE
 from bert_recipes.tokenization.loading import check_vocabulary, find_tokenizer, load_tokenizer
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.arguments import (
@@ -39,8 +41,10 @@ from bert_recipes.training.arguments import (
     ModelArguments,
     PhasePlan,
     PreTrainingArguments,
+    key_in_last_phase,
 )
 from bert_recipes.training.bert_trainer import (
+    EVALUATION_FIELDS,
     EVALUATION_SEED,
     BertTrainer,
     TrainingPhase,
@@ -478,6 +482,41 @@ def check_direction(model: PreTrainingModel, data: PreTrainingData) -> None:
             "the model reads both ways and would see the next token that it predicts: --objective "
             "ltr and --selection causal are for a new model, or a checkpoint of --objective ltr"
         )
+
+
+def warn_of_other_inputs(checkpoint: str, model_type: str, data_args: DataArguments) -> None:
+    """Warn where the held-out inputs are not those that the run of a checkpoint was measured on."""
+    file = Path(checkpoint) / CONFIG_FILE
+    of_run = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if "mlm_probability" not in of_run:  # no pre-training run of this project
+        if model_type == "albert" and data_args.pair_label == "next":
+            warn_in_main_process(
+                "pair_label is next, but ALBERT's head has learned the order of sentences: give "
+                "--pair_label order"
+            )
+        return
+    settings_of_run = {
+        name: of_run.get(key_in_last_phase(of_run, name)) for name in EVALUATION_FIELDS
+    }
+    measured = _held_out_inputs(vars(data_args))
+    for name, value in _held_out_inputs(settings_of_run).items():
+        if name in measured and measured[name] != value:
+            warn_in_main_process(
+                "%s is %s here and %s in %s: the figures are not those of the run",
+                name,
+                measured[name],
+                value,
+                file,
+            )
+
+
+def _held_out_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of held-out inputs, whose masks are those of the end of a run."""
+    inputs = {name: settings[name] for name in EVALUATION_FIELDS if name != "max_eval_pairs"}
+    rate_at_end = inputs.pop("mlm_probability_end")
+    if rate_at_end is not None:
+        inputs["mlm_probability"] = rate_at_end
+    return inputs
 
 
 def _check_pairs(model: PreTrainingModel, data: PreTrainingData) -> None:
