@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.checkpointing import last_complete, write_manifest
+from bert_recipes.checkpointing import (
+    keep_run_id,
+    last_complete,
+    write_manifest,
+    write_run_id,
+)
 from bert_recipes.config import save_config
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_write, lock_run
@@ -24,6 +29,7 @@ from bert_recipes.run_folder import (
     PROBE_FILE,
     PROGRESS_FILE,
     RESULTS_FILE,
+    RUN_ID_FILE,
     STATE_FILE,
     TASK_FILE,
 )
@@ -346,8 +352,27 @@ def test_an_explicit_checkpoint_is_taken_by_its_own_run_or_into_a_free_folder(tm
     check_output_dir(settings(folder, checkpoint))
     assert claim(folder, checkpoint) == str(checkpoint)
     # It is another future of the run: the newest checkpoint is the one from which it is resumed.
-    assert (folder / "abandoned-checkpoint-4").is_dir()
+    abandoned = folder / "abandoned-checkpoint-4"
     assert last_complete(folder)[0] == checkpoint
+    refused(folder, "abandoned-checkpoint-4 lies in output_dir, .*rename it first", abandoned)
+    abandoned.rename(folder / "checkpoint-4")
+    assert claim(folder, folder / "checkpoint-4") == str(folder / "checkpoint-4")
+
+
+def test_a_run_that_began_with_a_checkpoint_is_resumed_by_the_same_command(tmp_path: Path):
+    """As a scheduler gives it again, or its user."""
+    checkpoint = make_run(tmp_path / "run", 2) / "checkpoint-2"
+    write_run_id(checkpoint / RUN_ID_FILE, "of the run")
+    branch = make_run(tmp_path / "branch")
+    keep_run_id(branch, checkpoint)
+    assert claim(branch, checkpoint) == str(checkpoint)  # it was stopped before it saved
+    newest = make_checkpoint(branch, 3)
+    check_output_dir(settings(branch, checkpoint))
+    assert claim(branch, checkpoint) == str(newest)
+    assert (tmp_path / "run" / "checkpoint-2").is_dir()
+    # Once finished it is another run.
+    (branch / RESULTS_FILE).write_text("{}")
+    refused(branch, "holds a finished run", checkpoint)
 
 
 def test_a_resume_under_deepspeed_says_that_it_opens_pickles(tmp_path: Path, caplog):

@@ -14,7 +14,9 @@ import yaml
 
 from bert_recipes.checkpointing import (
     last_complete,
+    list_checkpoints,
     may_replace_card,
+    read_run_id,
     remove_leftovers,
     retire_later_checkpoints,
     why_incomplete,
@@ -257,7 +259,7 @@ def _find_checkpoint(args: Any, folder: Path) -> str | None:
         reason = why_incomplete(Path(resume))
         if reason is not None:
             raise InputError(f"resume: {resume} is no complete checkpoint: {reason}")
-        return resume
+        return _checkpoint_of_branch(args, folder) or resume
     checkpoint, incomplete = last_complete(folder)
     for path, reason in incomplete:
         logger.warning("%s is skipped: %s", path, reason)
@@ -273,6 +275,42 @@ def _find_checkpoint(args: Any, folder: Path) -> str | None:
     return None if checkpoint is None else str(checkpoint)
 
 
+def _checkpoint_of_branch(args: Any, folder: Path) -> str | None:
+    """Return the newest checkpoint of a run that began with `args.resume`, of another folder."""
+    if _lies_in(Path(args.resume), folder):
+        if folder / Path(args.resume).name not in list_checkpoints(folder):
+            raise InputError(
+                f"resume: {args.resume} lies in output_dir, where checkpoints are named "
+                "checkpoint-N, N the step; rename it first"
+            )
+        return None
+    if not _goes_on(args, folder):
+        return None
+    checkpoint, _ = last_complete(folder)
+    if checkpoint is None:
+        return None
+    logger.info(
+        "the run in %s has gone on since %s: it is resumed from %s",
+        folder,
+        args.resume,
+        checkpoint.name,
+    )
+    return str(checkpoint)
+
+
+def _goes_on(args: Any, folder: Path) -> bool:
+    """Return whether a command goes on with the unfinished run in its folder.
+
+    A run that began with a checkpoint has its run's id.
+    """
+    if not is_unfinished(folder):
+        return False
+    if args.resume in RESUME_WORDS:
+        return args.resume == "auto"
+    run_id = read_run_id(folder)
+    return run_id is not None and run_id == read_run_id(Path(args.resume))
+
+
 def _check_available(folder: Path, args: Any) -> None:
     """Refuse a folder whose content may not be deleted or written over."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
@@ -284,7 +322,7 @@ def _check_available(folder: Path, args: Any) -> None:
         )
     if args.overwrite_run:
         _check_foreign_files(folder)
-    elif args.resume != "auto" or not is_unfinished(folder):
+    elif not _goes_on(args, folder):
         run = "a finished run" if (folder / RESULTS_FILE).is_file() else "another run"
         checkpoint, _ = last_complete(folder)
         if checkpoint is None:
