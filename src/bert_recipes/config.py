@@ -210,11 +210,16 @@ def _yaml_line(name: str, value: Any) -> str:
 
 
 def resolved_values(*instances: Any) -> dict[str, Any]:
-    """Return the values for `save_config`: field -> value in the types that YAML and JSON have."""
+    """Return the values for `save_config`: field -> value in the types that YAML and JSON have.
+
+    Where a Trainer has set a field for its run, the value is that of the instance's
+    ``given_values``.
+    """
     values = {}
     for instance in instances:
+        given_values = getattr(instance, "given_values", {})
         for field in _saved_fields(instance):
-            value = getattr(instance, field.name)
+            value = given_values.get(field.name, getattr(instance, field.name))
             if value is not None or field.default is not None:
                 values[field.name] = _to_plain(value)
     return values

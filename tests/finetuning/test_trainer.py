@@ -8,17 +8,24 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from transformers.trainer_utils import IntervalStrategy
 
+from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, Interrupted
 from bert_recipes.finetuning import trainer
-from bert_recipes.finetuning.arguments import FineTuningArguments
+from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
+from bert_recipes.finetuning.run import prepare_run
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.models.padding_free import plan_rows
 from bert_recipes.training import trainer as base_trainer
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.console import LogPrinter
-from bert_recipes.training.resume import read_trainer_state
+from bert_recipes.training.resume import (
+    find_resume_checkpoint,
+    prepare_output_dir,
+    read_trainer_state,
+)
 from bert_recipes.training.speed import training_flops
 
 
@@ -176,6 +183,28 @@ def test_a_delay_in_epochs_is_one_of_epochs(tiny_checkpoint, tmp_path):
     run = train_run("sequence_classification", tiny_checkpoint, tmp_path, *flags.split())
     steps = [line["step"] for line in run.trainer.state.log_history if "eval_accuracy" in line]
     assert steps == [6, 9]
+
+
+def test_the_settings_of_a_run_keep_its_epochs_for_another_run(tiny_checkpoint, tmp_path):
+    """Another task or batch has other steps in them. A resume has the settings of its run."""
+    flags = "--num_train_epochs 2 --max_steps -1 --eval_strategy epoch --save_strategy epoch"
+    run = train_run("sequence_classification", tiny_checkpoint, tmp_path, *flags.split())
+    assert run.trainer.state.global_step == 5  # 2 * 23 rows, 8 a step
+    config = tmp_path / "run" / "run.yaml"
+    settings = yaml.safe_load(config.read_text())
+    assert (settings["max_steps"], settings["num_train_epochs"]) == (-1, 2.0)
+    assert (settings["eval_strategy"], settings["save_strategy"]) == ("epoch", "epoch")
+    assert "eval_steps" not in settings
+
+    argv = ["--config", str(config), "--resume", "last"]
+    resumed = parse_arguments(TaskArguments, FineTuningArguments, argv=argv)
+    checkpoint = find_resume_checkpoint(resumed[1])
+    prepare_run(*resumed)
+    prepare_output_dir(resumed[1], resumed, checkpoint, {})  # refuses other settings
+
+    argv = ["--config", str(config), "--global_train_batch_size", "4"]
+    other = prepare_run(*parse_arguments(TaskArguments, FineTuningArguments, argv=argv))
+    assert (other.trainer.args.max_steps, other.trainer.args.eval_steps) == (11, 6)
 
 
 def test_a_signal_in_the_evaluation_that_ends_a_run_does_not_let_it_train_on(

@@ -123,11 +123,12 @@ class FineTuningTrainer(RecipeTrainer):
 
         args = self.args
         if args.max_steps < 0:
-            args.max_steps = num_training_steps(
+            num_steps = num_training_steps(
                 num_features,
                 self.global_batch_size,
                 args.num_train_epochs,
             )
+            self._set_argument("max_steps", num_steps)
         self._take_epochs_for_steps(math.ceil(num_features / self.global_batch_size))
 
     # Data

@@ -285,6 +285,8 @@ class RunArguments(TrainingArguments):
         self.has_output_dir = self.output_dir is not None  # `TrainingArguments` has a default
         # Fields that follow from the machine: run.yaml leaves them out, and can be run elsewhere.
         self.unsaved_fields: set[str] = set()
+        # Field -> the value that was given, where a Trainer sets another one.
+        self.given_values: dict[str, Any] = {}
         self.hub_is_checked = False  # whether `check_push` has asked the Hub
         self.hub_replaced_files: tuple[str, ...] = ()  # the files of another model that it found
         self._check()

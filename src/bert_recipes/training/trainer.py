@@ -228,15 +228,24 @@ class RecipeTrainer(Trainer):
         """
         args = self.args
         if args.eval_strategy == IntervalStrategy.EPOCH:
-            args.eval_strategy = IntervalStrategy.STEPS
-            args.eval_steps = steps_per_epoch
-            args.eval_delay *= steps_per_epoch
+            self._set_argument("eval_strategy", IntervalStrategy.STEPS)
+            self._set_argument("eval_steps", steps_per_epoch)
+            self._set_argument("eval_delay", args.eval_delay * steps_per_epoch)
         if args.save_strategy == SaveStrategy.EPOCH:
-            args.save_strategy = SaveStrategy.STEPS
-            args.save_steps = steps_per_epoch
+            self._set_argument("save_strategy", SaveStrategy.STEPS)
+            self._set_argument("save_steps", steps_per_epoch)
         if args.logging_strategy == IntervalStrategy.EPOCH:
-            args.logging_strategy = IntervalStrategy.STEPS
-            args.logging_steps = steps_per_epoch
+            self._set_argument("logging_strategy", IntervalStrategy.STEPS)
+            self._set_argument("logging_steps", steps_per_epoch)
+
+    def _set_argument(self, name: str, value: Any) -> None:
+        """Set an argument from what this run has; run.yaml keeps the one that was given.
+
+        Another run of the same file may have another task or batch.
+        """
+        given_values = vars(self.args).setdefault("given_values", {})
+        given_values.setdefault(name, getattr(self.args, name))
+        setattr(self.args, name, value)
 
     def _set_up_state(self) -> None:
         args = self.args
