@@ -550,3 +550,55 @@ def test_only_a_text_of_western_europe_is_said_to_be_windows_1252(tmp_path, line
     with pytest.raises(InputError, match="not valid UTF-8") as error:
         list(read_lines(tmp_path / "a.txt"))
     assert ("iconv -f cp1252" in str(error.value)) is is_western
+
+
+BLANKS = {
+    "multi-label": (MULTI + "labels: [rain, sun]\nlabel_separator: ';'\n", {"text": "a"}, "label"),
+    "squad_v2": (
+        QUESTIONS + "metrics: squad_v2\n",
+        {"id": "1", "question": "Where?", "context": "She was in Oslo."},
+        "answers",
+    ),
+    "squad": (
+        QUESTIONS + "metrics: squad\n",
+        {"id": "1", "question": "Where?", "context": "She was in Oslo."},
+        "answers",
+    ),
+    "spans": (SPANS, {"text": TEXT}, "spans"),
+}
+VALUES = {
+    "multi-label": ("", "rain"),
+    "squad_v2": ({"text": [], "answer_start": []}, {"text": ["Oslo"], "answer_start": [11]}),
+    "squad": ({"text": [], "answer_start": []}, {"text": ["Oslo"], "answer_start": [11]}),
+    "spans": ([], [{"start": 0, "end": 4, "label": "PER"}]),
+}
+
+
+@pytest.mark.parametrize("name", BLANKS)
+def test_a_test_split_of_blank_labels_is_one_with_hidden_labels(tmp_path, name, caplog):
+    """As an export writes the column of labels where nothing is annotated. Measuring would give 0."""
+    keys, row, column = BLANKS[name]
+    blank, label = VALUES[name]
+    (tmp_path / "task.yaml").write_text(
+        f"name: mine\n{keys}files: {{train: train.jsonl, test: test.jsonl}}\n"
+    )
+    rows = [{**row, "id": str(number), column: blank} for number in range(2)]
+    files = {"train": [{**row, column: label}], "test": rows}
+
+    def load():
+        for split, content in files.items():
+            lines = "".join(json.dumps(line) + "\n" for line in content)
+            (tmp_path / f"{split}.jsonl").write_text(lines)
+        return load_split(read_task_file(tmp_path / "task.yaml"), "test", data_dir=None)
+
+    split = load()
+    assert not split.is_labelled
+    assert len(split.examples) == 2
+    if name != "squad":  # where a blank answer can be nothing else
+        assert "the labels are taken for hidden" in caplog.text
+    rows[1][column] = label
+    if name == "squad":
+        with pytest.raises(InputError, match="the label is hidden"):
+            load()
+    else:
+        assert load().is_labelled

@@ -72,7 +72,9 @@ def _questions_of(task: Task, source: str, articles: Iterable[Row]) -> NumberedR
 # Answers
 
 
-def read_answers(task: Task, row: Row, where: str) -> list[WrittenAnswer] | None:
+def read_answers(
+    task: Task, row: Row, where: str, *, may_be_hidden: bool = False
+) -> list[WrittenAnswer] | None:
     """Return the answers of a row; an empty list where it has none, None where they are hidden.
 
     They are {"text": [...], "answer_start": [...]} (the Hub), a list of such pairs (SQuAD's files),
@@ -96,6 +98,8 @@ def read_answers(task: Task, row: Row, where: str) -> list[WrittenAnswer] | None
     # Exports of tables write a question without answer as an empty text.
     answers = [(text, start) for text, start in answers if text]
     if not answers and "squad_v2" not in task.metrics:
+        if may_be_hidden:
+            return None
         raise InputError(
             f"{where}: no answer, but every question of task {task.name} has one; "
             "questions without answer are for squad_v2"

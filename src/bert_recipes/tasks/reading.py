@@ -303,7 +303,7 @@ def question_examples(
         question, context = (column_text(row, column, where) for column in task.text_columns)
         gold = None
         if not _may_lack_label(task, row, split):
-            gold = read_answers(task, row, where)
+            gold = read_answers(task, row, where, may_be_hidden=split in task.test_splits)
         if gold is None:
             answers = None
         elif is_training:
@@ -437,6 +437,15 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
 
     if not labelled and not hidden:
         raise InputError(f"{rows.source}: the split '{split}' of task {task.name} has no rows")
+    is_blank = split in task.test_splits and all(_is_blank(task, example) for _, example in labelled)
+    if is_blank and not hidden:
+        logger.warning(
+            "%s: no row has a class, an answer or an entity: the labels are taken for hidden, so "
+            "the split can be predicted, not measured",
+            rows.source,
+        )
+        hidden = [(number, _without_label(example)) for number, example in labelled]
+        labelled = []
     if not hidden:
         return ReadExamples([example for _, example in labelled], num_left_out)
 
@@ -474,6 +483,22 @@ def _note_minus_ones(
         if any(label_text(row.get(column)) == "-1" for column in columns):
             numbers.add(number)
         yield number, row
+
+
+def _is_blank(task: Task, example: Example) -> bool:
+    """Return whether a label is what a blank one is read as, where it may have none or several."""
+    label = label_of(example)
+    if isinstance(example, TaggedExample):
+        return OUTSIDE in task.labels and set(label) == {task.labels.index(OUTSIDE)}
+    return label == ()
+
+
+def _without_label(example: Example) -> Example:
+    if isinstance(example, TaggedExample):
+        return replace(example, labels=None)
+    if isinstance(example, QuestionExample):
+        return replace(example, answers=None)
+    return replace(example, label=None)
 
 
 def label_of(example: Example) -> Any:
