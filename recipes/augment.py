@@ -133,7 +133,11 @@ def main() -> None:
     logging.basicConfig(
         format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO
     )
-    task = get_task(args.task) if args.task is not None else read_task_file(args.task_file)
+    task = (
+        get_task(args.task)
+        if args.task is not None
+        else read_task_file(args.task_file, args.data_dir)
+    )
     log_found_labels(task)
     if task.kind != "sequence_classification":
         raise InputError(

@@ -61,7 +61,11 @@ def files_of(task: Task, data_dir: str | None) -> set[Path]:
 def main() -> None:
     """Read, check, write; a text that several examples share is written once."""
     (args,) = parse_arguments(TaskTextArguments)
-    task = get_task(args.task) if args.task is not None else read_task_file(str(args.task_file))
+    task = (
+        get_task(args.task)
+        if args.task is not None
+        else read_task_file(str(args.task_file), args.data_dir)
+    )
     log_found_labels(task)
     splits = args.splits or [task.train_split]
     held_out_splits = [name for name in splits if name != task.train_split]

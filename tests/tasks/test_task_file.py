@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
+from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.tasks.catalogue import get_task, list_tasks
 from bert_recipes.tasks.examples import Answer
 from bert_recipes.tasks.sources import load_split
@@ -330,6 +332,21 @@ def test_a_task_of_ones_own_is_read_again_in_another_folder(tmp_path, name):
         load_split(again, "train", data_dir=None)
     split = load_split(again, "train", data_dir=str(tmp_path / "data"))
     assert split.examples == load_split(task, "train", data_dir=None).examples
+
+
+def test_labels_are_those_of_the_data_that_are_read(tmp_path):
+    """An older file beside the task file has others, or there is none."""
+    keys = "kind: sequence_classification\ntext_columns: text\nfiles: {train: train.csv}\n"
+    (tmp_path / "task.yaml").write_text(f"name: mine\n{keys}")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "train.csv").write_text("text,label\na,new\nb,old\n")
+    assert read_task_file(tmp_path / "task.yaml", str(data)).labels == ("new", "old")
+    (tmp_path / "train.csv").write_text("text,label\na,old\nb,older\n")
+    assert read_task_file(tmp_path / "task.yaml", str(data)).labels == ("new", "old")
+    flags = ["--task_file", str(tmp_path / "task.yaml"), "--data_dir", str(data)]
+    (task_args,) = parse_arguments(TaskArguments, argv=flags)
+    assert task_args.loaded_task.labels == ("new", "old")
 
 
 def test_files_of_one_name_in_two_folders_are_told_apart(write, tmp_path):

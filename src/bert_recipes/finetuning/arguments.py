@@ -141,7 +141,7 @@ class TaskArguments:
         """Return the task's definition; a file without labels is read through for them, once."""
         if self.task is not None:
             return get_task(self.task)
-        return read_task_file(str(self.task_file))
+        return read_task_file(str(self.task_file), self.data_dir)
 
 
 @dataclass

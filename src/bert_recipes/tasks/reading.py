@@ -437,7 +437,9 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
 
     if not labelled and not hidden:
         raise InputError(f"{rows.source}: the split '{split}' of task {task.name} has no rows")
-    is_blank = split in task.test_splits and all(_is_blank(task, example) for _, example in labelled)
+    is_blank = split in task.test_splits and all(
+        _is_blank(task, example) for _, example in labelled
+    )
     if is_blank and not hidden:
         logger.warning(
             "%s: no row has a class, an answer or an entity: the labels are taken for hidden, so "

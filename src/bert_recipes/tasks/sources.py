@@ -160,15 +160,15 @@ def check_source(task: Task, data_dir: str | None, splits: Sequence[str]) -> Non
         find_local(task, split, data_dir)
 
 
-def find_labels_in_data(task: Task) -> list[str]:
+def find_labels_in_data(task: Task, data_dir: str | None) -> list[str]:
     """Return the labels in a user's training file."""
-    rows = open_local(task, task.train_split, None)
+    rows = open_local(task, task.train_split, data_dir)
     return find_labels(task, _label_cells(task, rows))
 
 
-def find_class_names(task: Task) -> Sequence[str]:
+def find_class_names(task: Task, data_dir: str | None) -> Sequence[str]:
     """Return the names that a user's training file has for class numbers; none in most formats."""
-    path = find_local(task, task.train_split, None)
+    path = find_local(task, task.train_split, data_dir)
     if format_suffix(path) != ".parquet":
         return ()
     names = class_names(path)

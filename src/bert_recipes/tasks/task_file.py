@@ -16,7 +16,7 @@ from bert_recipes.errors import InputError, did_you_mean, shorten
 from bert_recipes.files import atomic_write
 from bert_recipes.tags import OUTSIDE, are_entities, odd_tags
 from bert_recipes.tasks.labels import MAX_FOUND_LABELS, are_fractions, have_order
-from bert_recipes.tasks.sources import find_class_names, find_labels_in_data
+from bert_recipes.tasks.sources import find_class_names, find_labels_in_data, find_local
 from bert_recipes.tasks.task import (
     HELD_OUT_SPLIT,
     KINDS,
@@ -89,10 +89,10 @@ class _Slip(ValueError):
         self.key = key
 
 
-def read_task_file(path: str | Path) -> Task:
+def read_task_file(path: str | Path, data_dir: str | None = None) -> Task:
     """Read a task's definition in YAML (docs/tasks.md); its `files` are relative to its folder.
 
-    Labels that it does not name are those of the training file.
+    Labels that it does not name are those of the training file, in `data_dir` where that is given.
 
     Example:
         >>> read_task_file("tickets.yaml").labels  # doctest: +SKIP
@@ -101,13 +101,13 @@ def read_task_file(path: str | Path) -> Task:
     path = Path(path)
     values, lines = read_tree(path)
     try:
-        return _make_task(path, values)
+        return _make_task(path, values, data_dir)
     except _Slip as slip:
         place = f"{path}, line {lines[slip.key]}" if slip.key in lines else str(path)
         raise InputError(f"{place}: {slip}") from None
 
 
-def _make_task(path: Path, values: Mapping[str, Any]) -> Task:
+def _make_task(path: Path, values: Mapping[str, Any], data_dir: str | None) -> Task:
     """Return the task of a file's values, with all that they leave out."""
     file_fields = _read_fields(values)
     kind = file_fields.get("kind")
@@ -123,7 +123,7 @@ def _make_task(path: Path, values: Mapping[str, Any]) -> Task:
     _check_splits(task)
     _check_columns(task)
     if _has_classes(task) and not task.labels and task.train_split in task.files:
-        task = _with_labels_of_data(task)
+        task = _with_labels_of_data(task, data_dir)
     task = _with_metrics(task, file_fields)
     _check_labels(task)
     _check_metrics(task)
@@ -261,14 +261,14 @@ def _has_classes(task: Task) -> bool:
     return task.kind == "token_classification"
 
 
-def _with_labels_of_data(task: Task) -> Task:
+def _with_labels_of_data(task: Task, data_dir: str | None) -> Task:
     """Return the task with the labels of its training file; refuse them if they look like none."""
-    path = Path(task.files[task.train_split])
-    names = find_class_names(task)
+    path = find_local(task, task.train_split, data_dir)
+    names = find_class_names(task, data_dir)
     if names:
         source = f"the class names of {path.name}"
         return dataclasses.replace(task, labels=tuple(names), labels_source=source)
-    labels = find_labels_in_data(task)
+    labels = find_labels_in_data(task, data_dir)
     if are_fractions(labels):
         raise InputError(
             f"{path}: its labels are numbers with fractions; problem_type: regression?"
