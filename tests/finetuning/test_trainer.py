@@ -185,6 +185,23 @@ def test_a_delay_in_epochs_is_one_of_epochs(tiny_checkpoint, tmp_path):
     assert steps == [6, 9]
 
 
+@pytest.mark.parametrize(
+    ("flags", "is_warned"),
+    [
+        ("--max_seq_length 12", True),
+        ("--max_seq_length 100", False),
+    ],
+)
+def test_texts_that_are_cut_in_training_are_counted(
+    tiny_checkpoint, tmp_path, caplog, flags, is_warned
+):
+    run = train_run("sequence_classification", tiny_checkpoint, tmp_path, *flags.split())
+    num_full = sum(length == 12 for length in run.trainer.train_dataset.lengths)
+    message = f"train.jsonl: {num_full} of 23 inputs fill all 12 positions; what does not fit"
+    assert (message in caplog.text) is is_warned
+    assert (num_full > 0) is is_warned
+
+
 def test_the_settings_of_a_run_keep_its_epochs_for_another_run(tiny_checkpoint, tmp_path):
     """Another task or batch has other steps in them. A resume has the settings of its run."""
     flags = "--num_train_epochs 2 --max_steps -1 --eval_strategy epoch --save_strategy epoch"

@@ -576,7 +576,7 @@ VALUES = {
 
 @pytest.mark.parametrize("name", BLANKS)
 def test_a_test_split_of_blank_labels_is_one_with_hidden_labels(tmp_path, name, caplog):
-    """As an export writes the column of labels where nothing is annotated. Measuring would give 0."""
+    """An export writes the column of labels where nothing is annotated. Measuring would give 0."""
     keys, row, column = BLANKS[name]
     blank, label = VALUES[name]
     (tmp_path / "task.yaml").write_text(

@@ -109,6 +109,12 @@ class TaskKind(ABC):
     # alike.
     loss_counts_padding: ClassVar[bool] = False
 
+    @property
+    def cuts_texts(self) -> bool:
+        """Return whether what does not fit into an input is lost."""
+        has_one_input = self.task.kind in ("sequence_classification", "multiple_choice")
+        return has_one_input and self.settings.long_documents != "windows"
+
     def __post_init__(self) -> None:  # noqa: B027  (not every kind needs it)
         """Check the settings, and prepare what the kind computes once."""
 
@@ -233,6 +239,21 @@ class TaskKind(ABC):
 
 # Features of a split in which unknown words are counted, at equal distances.
 _MAX_SAMPLED = 5_000
+
+
+def warn_of_cut_texts(encoded: EncodedSplit, kind: TaskKind) -> None:
+    """Warn where texts of a split fill all positions: what does not fit is lost."""
+    max_length = kind.settings.max_seq_length
+    num_full = int((encoded.lengths >= max_length).sum())
+    if num_full and kind.cuts_texts:
+        logger.warning(
+            "%s: %d of %d inputs fill all %d positions; what does not fit is cut off: give a "
+            "larger --max_seq_length, or --long_documents (docs/tasks.md)",
+            encoded.split.source,
+            num_full,
+            len(encoded),
+            max_length,
+        )
 
 
 def warn_of_unknown(encoded: EncodedSplit, tokenizer: Any) -> bool:

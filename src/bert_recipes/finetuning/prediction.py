@@ -243,8 +243,6 @@ class Predictor:
         """
         kind = self.trainer.kind
         max_length = kind.settings.max_seq_length
-        may_be_cut = self.task.kind in ("sequence_classification", "multiple_choice")
-        may_be_cut = may_be_cut and kind.settings.long_documents != "windows"
         num_full = 0
         has_warned = False
         for chunk in chunks:
@@ -252,7 +250,7 @@ class Predictor:
             has_warned = has_warned or warn_of_unknown(encoded, kind.tokenizer)
             num_full += int((encoded.lengths >= max_length).sum())
             yield chunk, predictions
-        if num_full and may_be_cut:
+        if num_full and kind.cuts_texts:
             message = "%d inputs fill all %d positions; what does not fit is cut off"
             logger.warning(message, num_full, max_length)
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers.trainer_utils import SaveStrategy
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from bert_recipes.errors import InputError, saving
 from bert_recipes.finetuning.arguments import (
@@ -29,6 +29,7 @@ from bert_recipes.finetuning.kind import (
     NotFiniteError,
     Prediction,
     TaskKind,
+    warn_of_cut_texts,
     warn_of_shared_rows,
     warn_of_unknown,
 )
@@ -46,7 +47,6 @@ from bert_recipes.tasks.examples import Split, hash_of_examples
 from bert_recipes.tasks.sources import check_source, load_split
 from bert_recipes.tasks.task import Task, figure_names, metric_prefixes, with_prefix
 from bert_recipes.tasks.task_file import log_found_labels, write_task_file
-from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.optimization import SCHEDULERS_BY_METRIC
 from bert_recipes.training.run import describe_checkpoint
 from bert_recipes.training.speed import describe_machine
@@ -111,8 +111,9 @@ def prepare_run(
     if teaching_args.distil == "intermediate":
         _check_measures_nothing(args)
         with_validation = False
-    _check_settings(task, task_args, args, with_validation=with_validation)
+    _check_settings(task, task_args, args)
     if for_training:
+        _check_evaluations(task, args)
         _check_long_documents(task, task_args)
 
     # Checkpoint and data
@@ -143,7 +144,7 @@ def prepare_run(
     kind = kind_class(task, tokenizer, task_args, model.config.label2id if task.labels else {})
     train = None if train_split is None else kind.encode(train_split, for_training=True)
     eval_splits = {prefix: kind.encode(split) for prefix, split in validation_splits.items()}
-    _warn_of_data(task, tokenizer, train, eval_splits)
+    _warn_of_data(kind, train, eval_splits)
 
     _choose_best_metric(args, task, kind)
     trainer_class = choose_trainer(teaching_args, task_args, kind, args.seed)
@@ -177,21 +178,21 @@ def _load_validation(task: Task, task_args: TaskArguments) -> dict[str, Split]:
 
 
 def _warn_of_data(
-    task: Task,
-    tokenizer: OriginalBertTokenizer,
-    train: EncodedSplit | None,
-    eval_splits: Mapping[str, EncodedSplit],
+    kind: TaskKind, train: EncodedSplit | None, eval_splits: Mapping[str, EncodedSplit]
 ) -> None:
-    """Warn of text that the tokenizer does not know, and of a run that measures nothing."""
+    """Warn of text that is cut or that the tokenizer does not know.
+
+    And of rows in two splits, and of a run that measures nothing.
+    """
+    for encoded in eval_splits.values() if train is None else [train]:
+        warn_of_unknown(encoded, kind.tokenizer)
+        warn_of_cut_texts(encoded, kind)
     if train is None:
-        for encoded in eval_splits.values():
-            warn_of_unknown(encoded, tokenizer)
         return
-    warn_of_unknown(train, tokenizer)
     warn_of_shared_rows(train, eval_splits)
-    if not task.validation_splits:
+    if not kind.task.validation_splits:
         message = "task %s has no validation split: nothing is measured; name one in its `files`"
-        logger.warning(message, task.name)
+        logger.warning(message, kind.task.name)
 
 
 def _check_measures_nothing(args: FineTuningArguments) -> None:
@@ -203,29 +204,22 @@ def _check_measures_nothing(args: FineTuningArguments) -> None:
         )
 
 
-def _check_settings(
-    task: Task, task_args: TaskArguments, args: FineTuningArguments, *, with_validation: bool
-) -> None:
-    """Refuse settings that the task has no use for, and test splits that are not there.
-
-    Args:
-        task: Its definition.
-        task_args: The run's.
-        args: The run's.
-        with_validation: The validation splits are measured, where the task has any.
-    """
+def _check_settings(task: Task, task_args: TaskArguments, args: FineTuningArguments) -> None:
+    """Refuse settings that the task has no use for, and test splits that are not there."""
     if task_args.context == "none" and task.kind != "multiple_choice":
         raise InputError(
             f"context is none, for choices without theirs; task {task.name} has no choices"
         )
-    has_validation = with_validation and task.validation_splits
-    if not has_validation and args.eval_strategy != "no":
+    if args.do_predict:
+        check_source(task, task_args.data_dir, task.test_splits)
+
+
+def _check_evaluations(task: Task, args: FineTuningArguments) -> None:
+    if not task.validation_splits and args.eval_strategy != "no":
         raise InputError(
             f"eval_strategy is '{args.eval_strategy.value}' but task {task.name} has no "
             "validation split; give it one, or --eval_strategy no"
         )
-    if args.do_predict:
-        check_source(task, task_args.data_dir, task.test_splits)
 
 
 def _check_long_documents(task: Task, task_args: TaskArguments) -> None:
@@ -396,6 +390,10 @@ def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> d
             f"task {task.name} has no {settings.split} split to measure on; recipes/predict.py "
             "predicts inputs"
         )
+    # What a configuration does while it trains.
+    args.eval_strategy = IntervalStrategy.NO
+    args.save_strategy = SaveStrategy.NO
+    args.load_best_model_at_end = False
     if not with_validation:
         args.do_predict = True
         if settings.max_predict_examples is None:
