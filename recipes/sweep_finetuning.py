@@ -63,7 +63,7 @@ def main() -> None:
     grid = read_sweep(args.sweep, configs, flags, is_search=args.num_trials is not None)
     command = finetuning_command(HERE / "finetune.py", args.launch)
     folder = Path(args.output_dir)
-    run = check_run(flags, grid, folder)
+    run = check_run(flags, grid, folder, args.metric)
     end_with_children()
     text = run_sweep(
         folder,

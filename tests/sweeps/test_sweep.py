@@ -367,20 +367,48 @@ def test_two_sweeps_of_one_folder_at_once_are_refused(bench, sweep):
         process.communicate()
 
 
-def test_a_metric_that_is_not_there_names_those_that_are(bench, sweep):
+def test_another_metric_than_the_tasks_own_may_decide(bench, sweep):
     bench.plan(scores=SCORES)
-    message = "no metric 'bleu'; give --metric one of: accuracy, f1"
-    assert message in sweep("--metric", "bleu").stderr
-    assert len(bench.calls()) == 1
-    # What it says can be done in the same folder.
     assert sweep("--metric", "accuracy").returncode == 0
     assert json.loads((bench.output / "sweep.json").read_text())["metric"] == "accuracy"
+
+
+def test_a_task_without_validation_rows_is_refused_before_the_first_run(bench):
+    Path("train.csv").write_text("text,label\na,yes\nb,no\n")
+    keys = "kind: sequence_classification\ntext_columns: text\nfiles: {train: train.csv}\n"
+    Path("mine.yaml").write_text(keys)
+    flags = ("--task_file", "mine.yaml", "--model_name_or_path", "bert")
+    done = bench.run("sweep_finetuning.py", "--output_dir", bench.output, *flags)
+    assert "error: task mine has no validation split, on which the best run" in done.stderr
+    assert not bench.output.exists()
+
+
+@pytest.mark.parametrize("changed", ["train", "checkpoint"])
+def test_runs_on_other_rows_or_from_other_weights_are_no_sweep(bench, sweep, changed):
+    """The training rows were corrected between two runs, or the checkpoint trained anew."""
+    assert sweep(num_seeds=1).returncode == 0
+    for file in bench.output.glob("*/seed-1/all_results.json"):
+        results = json.loads(file.read_text())
+        hashes = {"train": "1", "checkpoint": "1", changed: "of before"}
+        results["splits"] = {"train": {"sha256": hashes["train"]}}
+        results["base_model"] = {"sha256": hashes["checkpoint"]}
+        file.write_text(json.dumps(results))
+    assert sweep(num_seeds=1).returncode == 0
+    file = bench.output / "learning_rate-5e-5" / "seed-1" / "all_results.json"
+    results = json.loads(file.read_text())
+    results["splits"] = {"train": {"sha256": "1"}}
+    results["base_model"] = {"sha256": "1"}
+    file.write_text(json.dumps(results))
+    done = sweep(num_seeds=1)
+    assert f"seed-1: its {changed} is not that of" in done.stderr
+    assert "give another --output_dir" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--metric", "matched_loss"], "allowed: metrics of which more is better"),
+        (["--metric", "bleu"], "metric is 'bleu'; allowed: accuracy, f1"),
+        (["--metric", "loss"], "metric is 'loss'; allowed: accuracy, f1"),
         (["--model_name_or_path", "no/such/model"], "no folder no/such/model"),
         (["--lerning_rate", "3"], "unknown option --lerning_rate; did you mean --learning_rate?"),
         (["--launch", "gpu"], "launch: no configuration"),

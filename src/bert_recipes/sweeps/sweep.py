@@ -45,6 +45,7 @@ from bert_recipes.run_folder import (
 from bert_recipes.settings import check_value, metadata_of
 from bert_recipes.shipped import ROOT, find_config
 from bert_recipes.sweeps.processes import run_process
+from bert_recipes.tasks.task import Task, figure_names
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.yaml_files import read_tree
 
@@ -67,6 +68,8 @@ RESERVED = {
     "push_to_hub": "push the best run when the sweep is done: make push RUN=... REPO=...",
     "overwrite_run": "a sweep resumes by itself; for a new one give another --output_dir",
 }
+# Settings with which runs have other rows, or begin with other weights.
+_OF_DATA = ("data_dir", "max_eval_examples", "max_train_examples", "model_name_or_path")
 # What keeps a check of flags off the GPU and out of DeepSpeed: whether these work, only the runs
 # can tell.
 _ON_THE_CPU = {
@@ -181,8 +184,12 @@ class CheckedRun(NamedTuple):
     args: FineTuningArguments
 
 
-def check_run(flags: Sequence[str], grid: dict[str, list[str]], folder: Path) -> CheckedRun:
+def check_run(
+    flags: Sequence[str], grid: dict[str, list[str]], folder: Path, metric: str | None = None
+) -> CheckedRun:
     """Read the settings as the runs will, and see that task, checkpoint and data are there.
+
+    And that the runs can be judged, by `metric` or the task's own.
 
     Each value of the grid is read beside the first ones of the other fields, of a range both ends.
     All runs start from one checkpoint: where none is named, the one that the sweep in `folder`
@@ -196,6 +203,7 @@ def check_run(flags: Sequence[str], grid: dict[str, list[str]], folder: Path) ->
         if not (folder / PLAN_FILE).is_file():  # one of an earlier version names none
             flags = [*flags, "--model_name_or_path", task_args.model_name_or_path]
     check_access(task_args, with_tests=args.do_predict)
+    _check_metric(task_args.loaded_task, metric)
 
     fields = _run_fields()
     logging.disable(logging.WARNING)  # the first run's stand for all
@@ -207,6 +215,18 @@ def check_run(flags: Sequence[str], grid: dict[str, list[str]], folder: Path) ->
     finally:
         logging.disable(logging.NOTSET)
     return CheckedRun(tuple(flags), grid, task_args, args)
+
+
+def _check_metric(task: Task, metric: str | None) -> None:
+    """Refuse a task without validation rows, and a metric that it does not have."""
+    if not task.validation_splits:
+        raise InputError(
+            f"task {task.name} has no validation split, on which the best run is chosen; name one "
+            "in its `files`, or give a validation_fraction"
+        )
+    allowed = figure_names(task.metrics, task.validation_splits, task.labels)
+    if metric is not None and metric not in allowed:
+        raise InputError(f"metric is '{metric}'; allowed: {', '.join(allowed)}")
 
 
 def _add_planned_checkpoint(flags: Sequence[str], folder: Path) -> list[str]:
@@ -560,8 +580,6 @@ def run_sweep(
     Returns:
         The text of the report.
     """
-    if metric is not None and metric.endswith("loss"):
-        raise InputError(f"metric is '{metric}'; allowed: metrics of which more is better, as f1")
     # Not the metric: another one chooses another run of the same.
     settings = {
         "sweep": grid,
@@ -607,6 +625,8 @@ class Sweep:
     seeds: Sequence[int]
     metric: str | None  # None: the task's own, which the first run names
     combinations: dict[str, Combination] = field(default_factory=dict)
+    # Settings that decide about rows and weights -> the first run with them, and the hashes of its.
+    hashes: dict[tuple[str | None, ...], tuple[Path, dict[str, Any]]] = field(default_factory=dict)
 
     @property
     def best(self) -> Combination:
@@ -652,12 +672,27 @@ class Sweep:
             self.metric = read_task_file(folder / TASK_FILE).best_metric
         value = figure_of(results, f"eval_{self.metric}")
         if value is None:
-            names = [name.removeprefix("eval_") for name in results if name.startswith("eval_")]
-            raise InputError(
-                f"{folder}: its results have no metric '{self.metric}'; give --metric one of: "
-                f"{', '.join(sorted(names))}"
-            )
+            raise InputError(f"{folder}: its results have no metric '{self.metric}'")
+        self._check_data(combination, folder, results)
         return Run(seed, folder, value, results)
+
+    def _check_data(
+        self, combination: Combination, folder: Path, results: Mapping[str, Any]
+    ) -> None:
+        """Refuse a run on other rows, or from other weights, than those before it.
+
+        Runs that an earlier call has finished are of what the files held then.
+        """
+        hashes = {name: split.get("sha256") for name, split in results.get("splits", {}).items()}
+        hashes["checkpoint"] = results.get("base_model", {}).get("sha256")
+        settings = tuple(combination.settings.get(name) for name in _OF_DATA)
+        first_folder, first_hashes = self.hashes.setdefault(settings, (folder, hashes))
+        changed = [name for name, value in hashes.items() if value != first_hashes.get(name)]
+        if changed:
+            raise InputError(
+                f"{folder}: its {', '.join(changed)} is not that of {first_folder}, so the runs "
+                "cannot be compared: the files have changed since; give another --output_dir"
+            )
 
     def describe(self) -> dict[str, Any]:
         """Return the sweep as strict JSON: what is not finite is null."""
