@@ -1,7 +1,6 @@
 """A corpus becomes a store: what the recipes' own tests do not reach without the network."""
 
 import errno
-import itertools
 import json
 import os
 from dataclasses import replace
@@ -116,10 +115,33 @@ def test_of_a_few_documents_of_the_hub_some_are_held_out(tmp_path, monkeypatch):
 
 
 def test_of_a_large_corpus_the_first_documents_are_read_to_know_how_many_are_held_out():
-    documents = itertools.count()
+    draws = iter([0.5, 0.09, 0.3, 0.05, 0.7, 0.8])
 
-    assert held_out_threshold(0.1, "12345", documents) == 0.1
-    assert next(documents) == 20  # documents 4 and 19 are the first that are held out
+    assert held_out_threshold(0.1, draws) == 0.1
+    assert next(draws) == 0.7
+
+
+def test_of_a_few_documents_in_several_shards_some_are_held_out(tmp_path):
+    """A fraction that holds out fewer would be seen after the last shard, and all be deleted."""
+    vocabulary = write_vocabulary(tmp_path / "vocab.txt")
+    files = []
+    for name in "abcdefgh":
+        files.append(tmp_path / f"{name}.txt")
+        files[-1].write_text("The red apple falls.\n\nA tree grows.\n")
+    arguments = CorpusArguments(
+        tokenizer=str(vocabulary),
+        output_dir=str(tmp_path / "store"),
+        files=list(map(str, files)),
+        document_boundary="file",
+        validation_fraction=0.001,
+        shard_gigabytes=1e-9,
+        num_processes=1,
+    )
+    metadata = prepare_store(arguments, load_tokenizer(vocabulary)).metadata
+
+    assert len(metadata["shards"]) == 8
+    splits = metadata["splits"]
+    assert (splits["train"]["num_documents"], splits["validation"]["num_documents"]) == (6, 2)
 
 
 def test_a_text_that_is_edited_before_its_shard_is_written_is_read_again(

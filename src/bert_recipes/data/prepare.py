@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -344,7 +345,8 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
             "the text; give all in one format",
             ", ".join(sorted(suffixes)),
         )
-    return {path: float(weights[number]) for path, number in entry_of_file.items()}
+    # Rounded: a few bytes more or less in one file leave the shards of the others as they are.
+    return {path: round(float(weights[number]), 3) for path, number in entry_of_file.items()}
 
 
 def _draw(key: str) -> float:
@@ -353,7 +355,7 @@ def _draw(key: str) -> float:
     return int.from_bytes(digest, "little") / 2**64
 
 
-def held_out_threshold(fraction: float, prefix: str, documents: Iterable[Any]) -> float:
+def held_out_threshold(fraction: float, draws_of_documents: Iterable[float]) -> float:
     """Return the draw below which documents are held out.
 
     These are at least `MIN_DOCUMENTS`, if that is at most half of them: a fraction of a few long
@@ -361,9 +363,9 @@ def held_out_threshold(fraction: float, prefix: str, documents: Iterable[Any]) -
     """
     draws: list[float] = []
     num_held_out = 0
-    for number, _ in enumerate(documents):
-        draws.append(_draw(f"{prefix}:{number}"))
-        num_held_out += draws[-1] < fraction
+    for draw in draws_of_documents:
+        draws.append(draw)
+        num_held_out += draw < fraction
         if num_held_out == MIN_DOCUMENTS:
             return fraction
     if len(draws) < 2 * MIN_DOCUMENTS:
@@ -739,7 +741,7 @@ class Preparation:
         for split, path in self.shards[shard]:
             files[split].append(path)
 
-        threshold = self._held_out_threshold(files["train"])
+        threshold = self._held_out_threshold
         means = [self._mean_copies(path) for path in files["train"]] or [1.0]
         for copy in range(math.ceil(max(means))):
             # Each copy is read anew: two beside each other would tell each other's masked words.
@@ -753,13 +755,26 @@ class Preparation:
         for _, document in held_out:
             yield "validation", document
 
-    def _held_out_threshold(self, files: Sequence[Path]) -> float:
-        """Return the draw below which documents to train on are held out."""
+    @cached_property
+    def _held_out_threshold(self) -> float:
+        """The draw below which documents to train on are held out."""
         fraction = self.arguments.validation_fraction
-        if fraction == 0 or len(self.shards) > 1:
+        if fraction == 0:
             return fraction
-        documents = self._training_documents(0, files, CorpusCounts())
-        return held_out_threshold(fraction, f"{self.arguments.seed}", documents)
+        return held_out_threshold(fraction, self._draws_of_documents())
+
+    def _draws_of_documents(self) -> Iterator[float]:
+        """Yield the draw of each document to train on, shard by shard."""
+        for shard, files in enumerate(self.shards):
+            train = [path for split, path in files if split == "train"]
+            documents = self._training_documents(shard, train, CorpusCounts())
+            for number, _ in enumerate(documents):
+                yield _draw(f"{self._prefix(shard)}:{number}")
+
+    def _prefix(self, shard: int) -> str:
+        """Return what the draws of a shard's documents begin with."""
+        seed = f"{self.arguments.seed}"
+        return seed if len(self.shards) == 1 else f"{seed}:{shard}"
 
     def _hold_out(
         self, documents: Iterable[tuple[float, list[str]]], shard: int, threshold: float
@@ -771,9 +786,7 @@ class Preparation:
             shard: The number of the shard.
             threshold: The draw below which documents are held out.
         """
-        prefix = f"{self.arguments.seed}"
-        if len(self.shards) > 1:
-            prefix = f"{prefix}:{shard}"
+        prefix = self._prefix(shard)
         for number, (mean_copies, document) in enumerate(documents):
             if _draw(f"{prefix}:{number}") < threshold:
                 yield "validation", 1, document
