@@ -11,7 +11,7 @@ from bert_recipes.training import arguments
 from bert_recipes.yaml_files import read_tree
 
 
-@pytest.mark.parametrize("name", ["minutes.yaml", "sizes.yaml", "vocabularies.yaml"])
+@pytest.mark.parametrize("name", ["minutes.yaml", "sizes.yaml", "vocabularies.yaml", "decay.yaml"])
 def test_every_row_changes_settings_that_there_are(repository, name):
     rows, _ = read_tree(repository / "benchmarks" / name)  # refuses a name twice
     names = set()

@@ -410,6 +410,7 @@ def test_descriptions_of_files_hold_no_absolute_path(tmp_path):
         ("a.txt", "", {"document_boundary": "row"}, "allowed: auto, blank_line, line, file"),
         ("a.jsonl", "{}", {"document_boundary": "file"}, "allowed: auto, row"),
         ("a.txt", "", {"document_boundary": "line", "wrapped_lines": True}, "choose one"),
+        ("a.txt", "", {"wrapped_lines": True}, "say what ends a document: --document_boundary"),
     ],
 )
 def test_bad_text_is_one_line_that_names_file_and_line(tmp_path, name, content, options, part):

@@ -629,6 +629,11 @@ def check_options(
         choices: tuple[str, ...] = ("auto", "row")
         if _is_text(path):
             choices = ("auto", "blank_line", "line", "file")
+        if wrapped_lines and document_boundary == "auto" and _is_text(path):
+            raise InputError(
+                f"{path}: with wrapped_lines a blank line ends a paragraph; say what ends a "
+                "document: --document_boundary file, or blank_line where each has one paragraph"
+            )
         if document_boundary not in choices:
             raise InputError(
                 f"{path}: document_boundary {document_boundary!r} does not go with this kind of "
