@@ -73,14 +73,19 @@ _OPENERS = (
 # megabyte of dots costs a megabyte's time.
 _ASCII_CANDIDATE = re.compile(rf"[.!?](?<![.!?][.!?])[.!?]*+[{_ASCII_CLOSERS}]*+\s++")
 _STOP = rf"[{_SPACED_TERMINATORS}]"
-_UNSPACED = CJK_TERMINATORS + OWN_STOPS
+# Full-width: beside digits a decimal point, and after Latin letters part of an abbreviation.
+_WIDE_STOP = "\uff0e"
+_DIGIT_OR_LATIN = re.compile(r"[0-9A-Za-z\uff10-\uff19\uff21-\uff3a\uff41-\uff5a]")
+_UNSPACED = CJK_TERMINATORS + OWN_STOPS + _WIDE_STOP
 _CANDIDATE = re.compile(
     rf"{_STOP}(?<!{_STOP}{_STOP}){_STOP}*+[{_CLOSERS}]*+\s++"
     rf"|[{_UNSPACED}][{_UNSPACED}!?]*+[{_CLOSERS}]*+\s*+"
 )
 _NEXT_WORD = re.compile(rf"[{re.escape(_OPENERS)}\s]*((?:[^\W_]|')*)")
-# After a closing quote: "..." to ("he said"), a comma: the sentence goes on.
-_CJK_CONTINUATIONS = "\u3001\uff0c,\u3068\uff1b\uff1a"
+# A comma, a semicolon, a colon: the sentence goes on.
+_CJK_CONTINUATIONS = "\u3001\uff0c,\uff1b\uff1a"
+# Japanese "to", after a closing quote: "..." ("he said"). Without one many a sentence begins so.
+_QUOTED = "\u3068"
 _ROMAN = re.compile(r"[IVXLCDM]+")
 # The pronoun, not the number: "He said no. I left.", but "opus no. I in C", "no. I and no. II".
 # A verb follows it, in lower case or shortened ("I'm"); after the number stands what joins it to
@@ -139,7 +144,13 @@ def _is_boundary(text: str, begin: int, terminator: int, end: int) -> bool:
     """
     first = text[terminator]
     following = text[end]
-    if first in CJK_TERMINATORS:
+    if first == _WIDE_STOP:
+        before = text[max(terminator - 1, 0) : terminator]
+        if following.isdigit() or _DIGIT_OR_LATIN.fullmatch(before):
+            return False
+    if first in CJK_TERMINATORS or first == _WIDE_STOP:
+        if following == _QUOTED:
+            return not any(char in _CLOSERS for char in text[terminator:end])
         return following not in _CJK_CONTINUATIONS
     if first in OWN_STOPS:
         if following in OWN_STOPS:  # Tibetan has two, with a space between them
@@ -212,7 +223,7 @@ def _is_abbreviation(word: str, text: str, end: int) -> bool:
 # Our own rule for "extract only the text passages": see is_passage.
 MIN_PASSAGE_WORDS = 8
 _LIST_MARKS = ("*", "#", "|", "-", "\u2022", "\u2013", "=", "!", ":", ";", "{", "<")
-_PASSAGE_END = re.compile(rf"[{_SPACED_TERMINATORS}{CJK_TERMINATORS}{OWN_STOPS}][{_CLOSERS}]*$")
+_PASSAGE_END = re.compile(rf"[{_SPACED_TERMINATORS}{_UNSPACED}][{_CLOSERS}]*$")
 # Thai and Lao have no full stop. After the last letter stand at most a year ("B.E. 2563"), a
 # number, and closing quotes and brackets.
 _END_WITHOUT_STOP = re.compile(rf"[\u0e00-\u0eff][\s0-9.({_CLOSERS}]*$")
