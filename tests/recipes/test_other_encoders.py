@@ -8,6 +8,7 @@ import torch
 import transformers
 from transformers import AlbertTokenizer, BertTokenizer
 
+from bert_recipes.data.encoding import DocumentEncoder, TextBatch
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
@@ -198,6 +199,22 @@ def test_a_word_of_a_list_has_the_space_before_it_that_a_text_has():
     assert word == tokenizer.encode_word("ab")
     assert word == tokenizer.encode_ids("x ab")[-1:]
     assert word != plain.encode_ids("ab")
+
+
+def test_sentences_of_a_document_have_the_ids_that_its_text_has():
+    """Released RoBERTa tokenizers add no space: the store had "ab cd.Ef gh." of "ab cd. Ef gh."."""
+    tokenizer = train_byte_bpe(["ab ef ab cd"] * 9, vocab_size=264, show_progress=False)[0]
+    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
+    plain = with_bulk_encoding(
+        transformers.RobertaTokenizer(
+            vocab=tokenizer.get_vocab(), merges=[tuple(merge) for merge in merges]
+        )
+    )
+    text = "ab cd. Ef gh. Ab ab."
+    encode = DocumentEncoder(plain.text_encoder, plain.following_encoder)
+    batch = encode(TextBatch("train", [[text], [text]]))
+    assert batch.sentence_lengths.size == 6
+    assert batch.tokens.tolist() == 2 * plain.encode_ids(text)
 
 
 def make_question(rng, number):

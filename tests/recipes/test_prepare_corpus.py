@@ -417,7 +417,7 @@ def end_the_process(text):
 def test_a_process_that_was_killed_is_an_error_and_no_hang():
     batches = [TextBatch("train", [["red"]])] * 3
     with pytest.raises(InputError, match="one of the 2 processes was killed"):
-        list(encode_in_order(batches, DocumentEncoder(end_the_process), 2))
+        list(encode_in_order(batches, DocumentEncoder(end_the_process, end_the_process), 2))
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,15 @@ class TokenBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentEncoder:
-    """Encode batches of documents; can be sent to another process if `encode_ids` can."""
+    """Encode batches of documents; can be sent to another process if its encoders can.
+
+    Attributes:
+        encode_ids: Encodes the first sentence of a document.
+        encode_following: Encodes the others, before which the text has a space.
+    """
 
     encode_ids: Callable[[str], list[int]]
+    encode_following: Callable[[str], list[int]]
     sentences: SentenceRule = "split"
     keep: ParagraphRule = "all"
     unk_id: int | None = None  # None: unknown tokens are not counted
@@ -63,8 +69,10 @@ class DocumentEncoder:
         unknown: Counter[str] = Counter()
         for document in batch.documents:
             num_sentences_before = len(sentence_lengths)
+            encode = self.encode_ids
             for sentence in self._split(document, dropped):
-                ids = self.encode_ids(sentence)
+                ids = encode(sentence)
+                encode = self.encode_following
                 if not ids:
                     dropped["sentences_without_tokens"] += 1
                     continue

@@ -443,6 +443,7 @@ class PreparationReport:
         kept_shards: Shards that were done before.
         new_bytes: Text that was read in this run.
         seconds: The seconds that this run took.
+        peak_megabytes: The peak memory of its largest process; None where nobody knows it.
     """
 
     path: Path
@@ -450,6 +451,7 @@ class PreparationReport:
     kept_shards: int
     new_bytes: int
     seconds: float
+    peak_megabytes: float | None = None
 
 
 def format_report(report: PreparationReport) -> str:
@@ -475,7 +477,10 @@ def format_report(report: PreparationReport) -> str:
         f"text: {megabytes:,.1f} MB",
         f"time: {report.seconds:,.1f} s",
         f"rate: {megabytes / max(report.seconds, 1e-9):,.1f} MB/s",
-        f"peak memory of the largest process: {_peak_megabytes():,.0f} MB",
+    ]
+    if report.peak_megabytes is not None:
+        lines.append(f"peak memory of the largest process: {report.peak_megabytes:,.0f} MB")
+    lines += [
         f"store: {report.path}",
         f"store size: {_size_of(store_files) / 1e6:,.1f} MB",
     ]
@@ -516,6 +521,7 @@ def prepare_store(arguments: CorpusArguments, tokenizer: Any) -> PreparationRepo
         kept_shards=num_bytes.count(None),
         new_bytes=sum(filter(None, num_bytes)),
         seconds=time.perf_counter() - start,
+        peak_megabytes=_peak_megabytes(),
     )
 
 
@@ -721,7 +727,11 @@ class Preparation:
         arguments = self.arguments
         unk_id = None if arguments.names is not None else self.tokenizer.unk_token_id
         return DocumentEncoder(
-            self.tokenizer.text_encoder, arguments.sentences, arguments.keep, unk_id
+            self.tokenizer.text_encoder,
+            self.tokenizer.following_encoder,
+            arguments.sentences,
+            arguments.keep,
+            unk_id,
         )
 
     def _shard_writer(self, folder: Path) -> StoreWriter:

@@ -82,8 +82,8 @@ class LibraryEncoder:
 def with_bulk_encoding(tokenizer: Any) -> Any:
     """Give a stock tokenizer what `OriginalBertTokenizer` has.
 
-    These are `text_encoder`, `encode_ids`, `encode_word`, `layout`, `fingerprint` and
-    `extra_tokens`.
+    These are `text_encoder`, `following_encoder`, `encode_ids`, `encode_word`, `layout`,
+    `fingerprint` and `extra_tokens`.
     """
     backend = tokenizer.backend_tokenizer
     # A folder has those of the last call before it was saved.
@@ -93,11 +93,12 @@ def with_bulk_encoding(tokenizer: Any) -> Any:
     tokenizer.text_encoder = tokenizer.encode_ids = LibraryEncoder(serialized)
     tokenizer.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()
     tokenizer.extra_tokens = {}
-    # Byte-level pieces hold the space before a word, which a word of a list has lost.
+    # Byte-level pieces hold the space before a word, which a word of a list has lost, and so has a
+    # sentence that follows another one.
     has_spaces = any(piece.startswith("\u0120") for piece in tokenizer.get_vocab())
     adds_space = getattr(backend.pre_tokenizer, "add_prefix_space", False)
     prefix = " " if has_spaces and not adds_space else ""
-    tokenizer.encode_word = LibraryEncoder(serialized, prefix)
+    tokenizer.following_encoder = tokenizer.encode_word = LibraryEncoder(serialized, prefix)
     tokenizer.layout = _pair_layout(tokenizer)
     return tokenizer
 

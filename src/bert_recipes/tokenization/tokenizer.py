@@ -114,6 +114,11 @@ class OriginalBertTokenizer(BertTokenizer):
         return self._text_encoder
 
     @property
+    def following_encoder(self) -> TextEncoder:
+        """Return `text_encoder`: WordPiece reads a sentence alike wherever it stands."""
+        return self.text_encoder
+
+    @property
     def layout(self) -> PairLayout:
         """Return what stands around two texts: [CLS] A [SEP] B [SEP]."""
         cls = (int(self.cls_token_id),)
