@@ -767,7 +767,7 @@ class Preparation:
 
     @cached_property
     def _held_out_threshold(self) -> float:
-        """The draw below which documents to train on are held out."""
+        """Return the draw below which documents to train on are held out."""
         fraction = self.arguments.validation_fraction
         if fraction == 0:
             return fraction
@@ -776,10 +776,14 @@ class Preparation:
     def _draws_of_documents(self) -> Iterator[float]:
         """Yield the draw of each document to train on, shard by shard."""
         for shard, files in enumerate(self.shards):
-            train = [path for split, path in files if split == "train"]
+            prefix = self._prefix(shard)
+            train = []
+            for split, path in files:
+                if split == "train":
+                    train.append(path)
             documents = self._training_documents(shard, train, CorpusCounts())
             for number, _ in enumerate(documents):
-                yield _draw(f"{self._prefix(shard)}:{number}")
+                yield _draw(f"{prefix}:{number}")
 
     def _prefix(self, shard: int) -> str:
         """Return what the draws of a shard's documents begin with."""

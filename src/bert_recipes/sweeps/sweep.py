@@ -667,7 +667,9 @@ class Sweep:
 
     def _run(self, combination: Combination, seed: int) -> Run:
         folder = self.folder / combination.name / f"seed-{seed}"
-        results = self.launcher.run(folder, [*as_flags(combination.settings), "--seed", str(seed)])
+        flags = as_flags(combination.settings)
+        flags += ["--seed", str(seed)]
+        results = self.launcher.run(folder, flags)
         if self.metric is None:
             self.metric = read_task_file(folder / TASK_FILE).best_metric
         value = figure_of(results, f"eval_{self.metric}")

@@ -198,9 +198,21 @@ class DistillationTrainer(BertTrainer):
 
     def flops_of(self, work: BatchStats) -> int:
         """Add the teacher's pass; both meet the whole vocabulary at every real token."""
-        compared = work.tokens if self.settings.alpha_ce else 0
-        teacher_work = replace(work, masked=compared)
-        teacher_flops = forward_flops(self.teacher.config, teacher_work, nsp=False, pooler=False)
-        heads_of_compared = BatchStats(tokens=0, squares=0, sequences=0, masked=compared)
-        head_flops = training_flops(self.model.config, heads_of_compared)
+        compared = 0
+        if self.settings.alpha_ce:
+            compared = work.tokens
+        teacher_flops = forward_flops(
+            self.teacher.config,
+            replace(work, masked=compared),
+            nsp=False,
+            pooler=False,
+        )
+        # The student's encoder is counted with its masked tokens.
+        head_alone = BatchStats(
+            tokens=0,
+            squares=0,
+            sequences=0,
+            masked=compared,
+        )
+        head_flops = training_flops(self.model.config, head_alone)
         return super().flops_of(work) + head_flops + teacher_flops
