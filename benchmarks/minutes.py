@@ -133,9 +133,16 @@ def train(settings: Values, args: MinutesArguments) -> Values:
 
 # What the seeds of a row have in common.
 SETTINGS_OF_ROW = ("minutes", "row", "base", "store", "whole_word", "settings")
-HEAD = (
-    "| row | what it changes | minutes | seeds | steps | held-out masked-LM loss | masked-LM "
-    "accuracy | bits per character | next-sentence accuracy |"
+HEADS = (
+    "row",
+    "what it changes",
+    "minutes",
+    "seeds",
+    "steps",
+    "held-out masked-LM loss",
+    "masked-LM accuracy",
+    "bits per character",
+    "next-sentence accuracy",
 )
 
 
@@ -145,7 +152,9 @@ def table(records: list[Values]) -> str:
     for record in records:
         key = tuple(json.dumps(record.get(name), sort_keys=True) for name in SETTINGS_OF_ROW)
         rows.setdefault(key, []).append(record)
-    lines = [HEAD, "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    has_bits = any(BITS in record for record in records)
+    heads = [head for head in HEADS if has_bits or head != "bits per character"]
+    lines = [f"| {' | '.join(heads)} |", f"| --- | --- |{' ---: |' * (len(heads) - 2)}"]
     for runs in sorted(rows.values(), key=lambda runs: runs[0]["minutes"]):
         losses = [run["eval_mlm_loss"] for run in runs]
         accuracy = statistics.mean(run["eval_mlm_accuracy"] for run in runs)
@@ -157,7 +166,7 @@ def table(records: list[Values]) -> str:
         changes = ", ".join(f"{key} {value}" for key, value in runs[-1]["settings"].items())
         if runs[0].get("whole_word"):
             changes += " (whole words)"
-        cells = (
+        cells = [
             runs[0]["row"],
             changes or "nothing",
             f"{runs[0]['minutes']:g}",
@@ -165,9 +174,10 @@ def table(records: list[Values]) -> str:
             f"{round(steps):,}",
             f"{statistics.mean(losses):.2f}{spread}",
             f"{accuracy:.1%}",
-            f"{statistics.mean(bits):.3f}" if bits else "",
             f"{pair_accuracy:.1%}",
-        )
+        ]
+        if has_bits:
+            cells.insert(-1, f"{statistics.mean(bits):.3f}" if bits else "")
         lines.append(f"| {' | '.join(cells)} |")
 
     return "\n".join(lines) + "\n"

@@ -66,7 +66,7 @@ def test_other_measures_and_other_stores_are_rows_of_their_own(monkeypatch, tmp_
     assert [line.split(" | ")[5] for line in lines] == ["4.00", "5.00", "6.00"]
 
 
-def test_a_record_without_bits_per_character_has_an_empty_cell():
+def test_a_record_without_bits_per_character_has_an_empty_cell_beside_others():
     record = {
         "row": "budget",
         "minutes": 4.0,
@@ -76,6 +76,9 @@ def test_a_record_without_bits_per_character_has_an_empty_cell():
         "eval_mlm_accuracy": 0.3,
         "eval_nsp_accuracy": 0.8,
     }
-    assert minutes.table([record]).endswith("| 4.00 | 30.0% |  | 80.0% |\n")
+    assert minutes.table([record]).endswith("| 4.00 | 30.0% | 80.0% |\n")
     measured = record | {"eval_mlm_bits_per_character": 1.75}
     assert minutes.table([measured]).endswith("| 4.00 | 30.0% | 1.750 | 80.0% |\n")
+    (first, second) = minutes.table([record, {**measured, "row": "other"}]).splitlines()[2:]
+    assert first.endswith("| 4.00 | 30.0% |  | 80.0% |")
+    assert second.endswith("| 4.00 | 30.0% | 1.750 | 80.0% |")

@@ -199,7 +199,7 @@ def test_texts_that_are_cut_in_training_are_counted(
     num_full = sum(length == 12 for length in run.trainer.train_dataset.lengths)
     message = f"train.jsonl: {num_full} of 23 inputs fill all 12 positions; what does not fit"
     assert (message in caplog.text) is is_warned
-    assert (num_full > 0) is is_warned
+    assert (num_full > 0) == is_warned
 
 
 def test_the_settings_of_a_run_keep_its_epochs_for_another_run(tiny_checkpoint, tmp_path):

@@ -3,7 +3,7 @@
 
 namespace {
 
-// LayerNorm(residual + dropout(x + bias)): returns the result, the normalised rows, 1 / deviation.
+// LayerNorm(residual + dropout(x + bias)): returns the result, the normalized rows, 1 / deviation.
 std::vector<Tensor> dropout_add_norm(const Tensor& input, const Tensor& bias, const Tensor& residual, const Tensor& weight,
                                      const Tensor& shift, double epsilon, int64_t seed, int64_t stream, double p) {
   check_rows(input);
@@ -58,7 +58,7 @@ std::vector<Tensor> dropout_add_norm(const Tensor& input, const Tensor& bias, co
 std::vector<Tensor> dropout_add_norm_backward(const Tensor& grad, const Tensor& normal, const Tensor& inverse,
                                               const Tensor& weight, int64_t seed, int64_t stream, double p) {
   check_rows(grad);
-  check_like(normal, grad, "normalised rows");
+  check_like(normal, grad, "normalized rows");
   const int64_t rows = grad.size(0), width = grad.size(1);
   check_size(inverse, rows, "inverse");
   check_size(weight, width, "weight");
