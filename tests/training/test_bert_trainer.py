@@ -540,8 +540,13 @@ def test_stock_settings_that_would_do_something_else_are_refused(tmp_path, setti
 
 
 def test_another_loss_function_is_refused(tmp_path):
+    given = {"compute_loss_func": lambda *arguments: None}
     with pytest.raises(InputError, match="or override micro_batch_loss"):
-        stock_trainer(tmp_path, rows(), given={"compute_loss_func": lambda *arguments: None})
+        stock_trainer(tmp_path, rows(), given=given)
+    model = BertForPreTraining(pretraining_config("tiny", vocab_size=60))
+    args = PreTrainingArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=1)
+    with pytest.raises(InputError, match="or override micro_batch_loss"):
+        BertTrainer(model, args, **given)
 
 
 def with_given_optimizer(folder, phases=None):

@@ -139,19 +139,18 @@ _REFUSED = ("auto_find_batch_size", "ignore_data_skip", "save_on_each_node", "sa
 def _check_stock(args: Any, compute_loss_func: Any) -> None:
     """Refuse what stock would do and this Trainer would not, or could not resume from.
 
-    `RunArguments` refuses it, or warns of it, where the settings are read.
+    `RunArguments` refuses such settings, or warns of them, where they are read.
     """
-    if isinstance(args, RunArguments):
-        return
-    for name in _REFUSED:
-        if getattr(args, name):
-            reason = RunArguments.LIBRARY_FIELDS[name]["refused"]
-            raise InputError(f"{name} is {getattr(args, name)}; leave it out: {reason}")
-    if args.label_smoothing_factor or compute_loss_func is not None:
+    is_stock = not isinstance(args, RunArguments)
+    if compute_loss_func is not None or (is_stock and args.label_smoothing_factor):
         raise InputError(
             "label_smoothing_factor and compute_loss_func are not read: the loss is the model's "
             "own, over the global batch; leave them out, or override micro_batch_loss"
         )
+    for name in _REFUSED:
+        if is_stock and getattr(args, name):
+            reason = RunArguments.LIBRARY_FIELDS[name]["refused"]
+            raise InputError(f"{name} is {getattr(args, name)}; leave it out: {reason}")
 
 
 class RecipeTrainer(Trainer):
