@@ -255,6 +255,14 @@ def test_new_rows_are_means_and_old_ones_stay(model, tmp_path):
     )
 
 
+def test_a_head_of_its_own_predicts_new_words_like_their_pieces_too():
+    model = make_model(tie_word_embeddings=False).eval()
+    add_tokens(model, {VOCAB: [7, 9]}, VOCAB + 1)
+    decoder = model.cls.predictions.decoder.weight
+    assert decoder is not model.bert.embeddings.word_embeddings.weight
+    torch.testing.assert_close(decoder[VOCAB], decoder[[7, 9]].mean(dim=0))
+
+
 def test_rows_that_padded_the_vocabulary_are_taken_first(model):
     add_tokens(model, {VOCAB - 4: [7, 9]}, VOCAB - 3)
     assert model.config.vocab_size == VOCAB

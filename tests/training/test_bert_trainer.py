@@ -539,6 +539,35 @@ def test_stock_settings_that_would_do_something_else_are_refused(tmp_path, setti
         stock_trainer(tmp_path, rows(), **setting)
 
 
+def test_electra_is_for_its_own_trainer(tmp_path):
+    """Its losses are means over different tokens, and its generator has a folder of its own."""
+    config = pretraining_config("2/32", vocab_size=60, model_type="electra")
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=1)
+    with pytest.raises(InputError, match="give it to ElectraTrainer"):
+        BertTrainer(MEMBERS["electra"](config), args)
+
+
+@pytest.mark.parametrize("is_shifted", [True, False])
+def test_labels_that_stock_would_shift_are_refused(tmp_path, is_shifted):
+    """The model would learn to repeat what it has read."""
+    config = pretraining_config("2/32", vocab_size=60)
+    config.is_decoder = True
+    dataset = []
+    for row in rows(8):
+        ids = row["input_ids"]
+        labels = [*ids[1:], -100] if is_shifted else ids
+        dataset.append({"input_ids": ids, "labels": labels})
+    args = TrainingArguments(
+        output_dir=str(tmp_path), use_cpu=True, max_steps=1, save_strategy="no"
+    )
+    trainer = BertTrainer(MEMBERS["bert_ltr"](config), args, train_dataset=dataset)
+    if is_shifted:
+        trainer.train()
+        return
+    with pytest.raises(InputError, match="the label of each position is the next token"):
+        trainer.train()
+
+
 def test_another_loss_function_is_refused(tmp_path):
     given = {"compute_loss_func": lambda *arguments: None}
     with pytest.raises(InputError, match="or override micro_batch_loss"):

@@ -430,6 +430,21 @@ def test_decay_spares_layer_norms_and_biases_and_nothing_else(member):
         assert decays[parameter] == (0.0 if is_spared else 0.01), name
 
 
+def test_decay_spares_layer_norms_by_any_name():
+    """ModernBERT's are norm, attn_norm and mlp_norm, as stock's Trainer knows too."""
+    config = transformers.ModernBertConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, pad_token_id=0
+    )
+    model = transformers.ModernBertForMaskedLM(config)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    decayed, plain = (
+        {names[parameter] for parameter in group["params"]} for group in decay_groups(model, 0.01)
+    )
+    assert "model.layers.1.attn_norm.weight" in plain
+    assert {"model.final_norm.weight", "head.norm.weight"} < plain
+    assert not any("norm" in name for name in decayed)
+
+
 def test_the_peak_of_a_group_is_not_the_rate_that_its_last_step_had():
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.5)
     scheduler = LambdaLR(optimizer, lambda step: 1 - step / 2)

@@ -132,12 +132,16 @@ def add_tokens(
     embedding = model.get_input_embeddings()
     assert isinstance(embedding, nn.Embedding)
     predictions = model.cls.predictions
+    weights = [embedding.weight]
+    if predictions.decoder.weight is not embedding.weight:
+        weights.append(predictions.decoder.weight)
     # The head keeps its bias under two names, mostly of one tensor.
     biases = [predictions.bias]
     if predictions.decoder.bias is not predictions.bias:
         biases.append(predictions.decoder.bias)
     for new_id, old_ids in pieces.items():
         rows = torch.tensor(list(old_ids), device=embedding.weight.device)
-        embedding.weight[new_id] = embedding.weight[rows].mean(dim=0)
+        for weight in weights:
+            weight[new_id] = weight[rows].mean(dim=0)
         for bias in biases:
             bias[new_id] = bias[rows].mean()

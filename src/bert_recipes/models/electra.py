@@ -183,6 +183,10 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         )
         num_tokens = len(replaced) if num_tokens_in_batch is None else num_tokens_in_batch
         disc_loss = disc_losses / num_tokens
+        if num_tokens_in_batch is None and num_items_in_batch is not None:
+            # Stock's Trainer passes the predicted tokens of a step alone: the mean of this
+            # micro-batch is weighted by its share of those.
+            disc_loss = disc_loss * (len(targets) / num_items_in_batch)
         return ElectraForPreTrainingOutput(
             loss=mlm_loss + DISCRIMINATOR_WEIGHT * disc_loss,
             mlm_loss=mlm_loss,

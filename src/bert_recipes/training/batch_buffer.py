@@ -104,16 +104,29 @@ class DeviceCollator:
     def __call__(self, features: list[Any]) -> Any:
         """Collate features."""
         batch = self.collator(features)
+        plan = None
         if self.plans_rows and "input_ids" in batch:
-            batch = {**batch, PACKING: self._plan(batch)}
+            plan = self._plan(batch)
+        if plan is not None:
+            batch = {**batch, PACKING: plan}
         has_tensors_alone = all(isinstance(value, torch.Tensor) for _, value in _tensors_of(batch))
         if self.joins and has_tensors_alone:
             return BatchBuffer.from_batch(batch)
         return batch
 
-    def _plan(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _plan(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
+        """Return the plan of rows that are tokens and then pads.
+
+        Others have none: `why_not_call` looks at them.
+        """
         mask = batch.get("attention_mask")
         if mask is None:
             mask = torch.ones_like(batch["input_ids"])
+        if mask.shape != batch["input_ids"].shape:
+            return None
+        is_token = mask != 0
+        has_pads_between = (is_token[..., 1:] > is_token[..., :-1]).any()
+        if has_pads_between or not is_token[..., 0].all():
+            return None
         # In multiple choice each choice is a row.
         return plan_rows(mask.flatten(0, -2), batch["labels"] if self.plans_labels else None)

@@ -30,8 +30,9 @@ from bert_recipes.models.bert import (
     PreTrainingModel,
     mean_cross_entropy,
 )
+from bert_recipes.models.electra import ElectraForPreTraining
 from bert_recipes.models.sampled_softmax import SampledSoftmax
-from bert_recipes.models.sizes import counts_from_pad
+from bert_recipes.models.sizes import counts_from_pad, reads_left_to_right
 from bert_recipes.training.arguments import PhasePlan
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.callbacks import DrawPieces, SaveAtEpochs
@@ -103,6 +104,30 @@ def epoched(dataset: Any, collator: Any = None) -> Any:
 def without_epochs(dataset: Any) -> Any:
     """Return the data set that was given to `epoched`."""
     return dataset.dataset if isinstance(dataset, SameEveryEpoch) else dataset
+
+
+@dataclass(frozen=True)
+class NextTokenCollator:
+    """Refuse labels that are the tokens themselves, for a model that reads from left to right.
+
+    Stock's classes shift such labels; ours take the label of each position as it is, and would
+    learn to repeat what they read.
+    """
+
+    collator: Any
+
+    def __call__(self, features: list[Any]) -> Any:
+        """Collate features."""
+        batch = self.collator(features)
+        labels = batch["labels"]
+        is_predicted = labels != IGNORE_INDEX
+        tokens = batch["input_ids"][is_predicted]
+        if len(tokens) and torch.equal(labels[is_predicted], tokens):
+            raise InputError(
+                "labels are the input ids themselves; here the label of each position is the next "
+                "token: shift them by one"
+            )
+        return batch
 
 
 class EvaluationSampler(Sampler[tuple[int, int]]):
@@ -369,6 +394,11 @@ class BertTrainer(RecipeTrainer):
         old_dataset: Any = None,
         **kwargs: Any,
     ) -> None:
+        if isinstance(model, ElectraForPreTraining) and "disc_loss" not in self.logged_losses:
+            raise InputError(
+                "ElectraForPreTraining has two losses over different tokens, and two folders: give "
+                "it to ElectraTrainer (bert_recipes.training.replaced_tokens)"
+            )
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
         # Our model may be wrapped, for example by PEFT.
         self._is_ours = any(isinstance(module, PreTrainingModel) for module in model.modules())
@@ -482,6 +512,8 @@ class BertTrainer(RecipeTrainer):
                 mlm_probability_end=None,
             )
         else:  # another collator may not know what to do with further columns
+            if self._is_ours and reads_left_to_right(self.model.config):
+                collator = NextTokenCollator(collator)
             self.data_collator = self._get_collator_with_removed_columns(collator, "training")
             self.eval_collator = self._get_collator_with_removed_columns(collator, "evaluation")
         if len(self.phases) > 1:

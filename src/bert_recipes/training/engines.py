@@ -21,6 +21,7 @@ from transformers import Trainer, TrainingArguments
 
 from bert_recipes.checkpointing import why_incomplete
 from bert_recipes.errors import InputError
+from bert_recipes.models.electra import ElectraForPreTraining
 
 
 NO_ENGINE = "none"
@@ -208,7 +209,12 @@ def consolidate_zero_checkpoint(checkpoint: Path) -> transformers.PreTrainedMode
             "DeepSpeed is missing; install it: pip install 'bert-recipes[deepspeed]'"
         ) from error
     config: Any = transformers.AutoConfig.from_pretrained(checkpoint, local_files_only=True)
-    model: transformers.PreTrainedModel = getattr(transformers, config.architectures[0])(config)
+    architecture = config.architectures[0]
+    # Stock's class has no generator, which the weights have.
+    model_class: Any = ElectraForPreTraining
+    if architecture != ElectraForPreTraining.__name__:
+        model_class = getattr(transformers, architecture)
+    model: transformers.PreTrainedModel = model_class(config)
     # DeepSpeed writes messages to stdout, which has the script's output alone.
     with redirect_stdout(sys.stderr):
         weights = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint))

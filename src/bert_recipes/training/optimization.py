@@ -384,13 +384,17 @@ def _muon_matrices(model: nn.Module) -> dict[torch.Tensor, None]:
 
 
 def _split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the parameters with decay, and those whose names contain one of `NO_DECAY`."""
+    """Return the parameters with decay, and those without: `NO_DECAY`, and any LayerNorm's."""
+    of_norms: set[nn.Parameter] = set()  # ModernBERT calls them norm, attn_norm, mlp_norm
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            of_norms.update(module.parameters())
     decayed = []
     plain = []
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        if any(word in name for word in NO_DECAY):
+        if parameter in of_norms or any(word in name for word in NO_DECAY):
             plain.append(parameter)
         else:
             decayed.append(parameter)
@@ -398,7 +402,7 @@ def _split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Param
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return a group with decay and one without, for names that contain one of `NO_DECAY`.
+    """Return a group with decay and one without, for LayerNorms and biases.
 
     Embeddings have decay, as in the original. A group without parameters is left out.
     """
