@@ -282,7 +282,9 @@ def collect_files(
         if reason is not None:
             logger.warning("%s is left out: %s", checkpoint, reason)
             continue
-        names += [f"{checkpoint.name}/{name}" for name in list_files(checkpoint, MODEL_FILES)]
+        # By its run's id a push that was interrupted is continued.
+        files = list_files(checkpoint, (*MODEL_FILES, RUN_ID_FILE))
+        names += [f"{checkpoint.name}/{name}" for name in files]
     return names
 
 

@@ -208,6 +208,32 @@ def test_columns_of_words_never_take_the_place_of_the_input(tmp_path):
         parse_arguments(PredictionArguments, argv=flags.split())
 
 
+TEXTS = Task(
+    name="t",
+    kind="sequence_classification",
+    text_columns=("text",),
+    label_column="label",
+    labels=("a", "b"),
+)
+
+
+def test_a_usual_column_that_holds_no_id_names_no_row(tmp_path):
+    """Databases export objects, dates and truth values under that name."""
+    rows = [{"id": {"$oid": "5f"}, "text": "a"}, {"id": True, "text": "b"}, {"id": 7, "text": "c"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (chunk,) = read_chunks(tmp_path / "in.jsonl", TEXTS)
+    assert chunk.ids == [0, 1, 7]
+    with pytest.raises(InputError, match="line 1: the id in column 'id' is"):
+        list(read_chunks(tmp_path / "in.jsonl", TEXTS, id_column="id"))
+
+
+@pytest.mark.parametrize("settings", [{}, {"id_column": "id"}])
+def test_an_id_that_no_file_can_hold_is_refused_before_anything_is_written(tmp_path, settings):
+    (tmp_path / "in.jsonl").write_text('{"id": "\\ud83d", "text": "a"}\n')
+    with pytest.raises(InputError, match="line 1: column 'id' holds half of a surrogate pair"):
+        list(read_chunks(tmp_path / "in.jsonl", TEXTS, **settings))
+
+
 def test_tables_with_a_word_a_row_are_read_as_in_training(tmp_path):
     task = Task(
         name="t",

@@ -171,6 +171,21 @@ def test_a_measured_test_split_is_named_and_its_command_measures_it(copy_of):
     text = changed_card(folder, test_accuracy=0.5).text
     assert "It was measured on the split validation, test of this task" in text
     assert "--do_predict true" in text
+    assert "--predictions_dir" not in text
+    # A second one without labels was predicted.
+    files["test_hidden"] = "rows.jsonl"
+    change_yaml(folder / "task.yaml", files=files, test_splits=["test", "test_hidden"])
+    text = changed_card(folder).text
+    assert "It was measured on the split validation, test of this task" in text
+    assert "--do_predict true" in text
+    assert "--predictions_dir NEW_FOLDER" in text
+
+
+@pytest.mark.parametrize(("long_documents", "is_said"), [("windows", True), ("head", False)])
+def test_code_that_reads_another_part_of_a_long_text_is_said(copy_of, long_documents, is_said):
+    folder = copy_of(SEQUENCES)
+    change_yaml(folder / "run.yaml", long_documents=long_documents)
+    assert ("other parts than the beginning alone" in changed_card(folder).text) is is_said
 
 
 @pytest.mark.parametrize(("published", "dataset"), [(None, "mine"), (23, "nyu-mll/glue")])

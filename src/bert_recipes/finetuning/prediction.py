@@ -38,7 +38,7 @@ from bert_recipes.run_folder import TASK_FILE
 from bert_recipes.tags import are_entities
 from bert_recipes.tasks.conll import LINES, has_columns
 from bert_recipes.tasks.examples import Split
-from bert_recipes.tasks.reading import read_examples, read_id
+from bert_recipes.tasks.reading import is_id, read_examples, read_id
 from bert_recipes.tasks.sources import open_file
 from bert_recipes.tasks.tagging import join_words
 from bert_recipes.tasks.task import DOCUMENT, Task
@@ -172,13 +172,14 @@ def _read_id(
 ) -> int | str:
     """Return the id of an input: of id_column, else of a usual column, else the row's number.
 
-    A table may lack the id in some rows of a column that nobody named.
+    A column that nobody named may lack the id in some rows, or hold something else.
     """
     if id_column is not None:
         return read_id(column_value(row, id_column, where), id_column, where)
     for column in (task.id_column or "idx", "idx", "id"):
         value = row.get(column)
-        if not is_missing(value) and value != "":
+        is_named = column == task.id_column
+        if not is_missing(value) and value != "" and (is_named or is_id(value)):
             return read_id(value, column, where)
     return index
 

@@ -95,8 +95,13 @@ def probe_pronouns(model: BertForPreTraining, tokenizer: Any) -> dict[str, Any]:
 
 
 def _pronoun_ids(tokenizer: Any, forms: Sequence[str]) -> list[int]:
-    """Return the ids of the forms of a pronoun that are single pieces."""
-    pieces = [tokenizer.encode_word(form) for form in forms]
+    """Return the ids of the forms of a pronoun that are single pieces.
+
+    In byte-level vocabularies the first word of a text may be another piece than one after a space.
+    """
+    pieces = []
+    for form in forms:
+        pieces += [tokenizer.encode_word(form), tokenizer.encode_ids(form)]
     ids = {word[0] for word in pieces if len(word) == 1}
     return sorted(ids - {tokenizer.unk_token_id})
 

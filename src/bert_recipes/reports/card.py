@@ -232,7 +232,7 @@ def card_text(card: RunCard) -> str:
         probe=read_probe_of_card(card),
         metric_heads=METRIC_HEADS,
         metric_rows=metrics_of_splits(run.results),
-        is_tested=any(name.startswith("test_") for name in run.results),
+        tested_splits=_tested_splits(run),
         evaluation_flags=evaluation_flags(run.settings),
         max_seq_length=run.settings.get(key_in_last_phase(run.settings, "max_seq_length")),
         has_second_phase=has_second_phase(run.settings),
@@ -243,6 +243,20 @@ def card_text(card: RunCard) -> str:
     lines = [line.rstrip() for line in text.splitlines()]
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
     return str(ModelCard(f"{text}\n"))
+
+
+def _tested_splits(run: RunFiles) -> list[str]:
+    """Return the test splits of a task that have metrics; those without labels have none."""
+    task = run.task
+    if task is None:
+        return []
+    tested = []
+    prefixes = metric_prefixes(task.test_splits, "test")
+    for prefix, split in zip(prefixes, task.test_splits, strict=True):
+        for figure in figure_names(task.metrics, [split]):
+            if f"test_{with_prefix(prefix, figure)}" in run.results and split not in tested:
+                tested.append(split)
+    return tested
 
 
 def read_probe_of_card(card: RunCard) -> dict[str, Any]:

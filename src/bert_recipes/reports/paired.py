@@ -158,10 +158,10 @@ def _load_examples(
         data_dir: Folder of the data; None: where the run had it.
     """
     settings = run.settings
+    data_dir = data_dir or settings.get("data_dir")
     task_file = settings.get("task_file")
     if task_file and Path(task_file).is_file():
-        task = read_task_file(task_file)  # whose data lies beside it
-    data_dir = data_dir or settings.get("data_dir")
+        task = read_task_file(task_file, data_dir)
     limit = settings.get("max_eval_examples")
     loaded = load_split(
         task,

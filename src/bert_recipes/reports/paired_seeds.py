@@ -28,6 +28,8 @@ PLACES = (
     "run_name",
     "logging_dir",
     "hub_model_id",
+    "hub_revision",
+    "hub_tags",
     "project",
     "trackio_space_id",
 )

@@ -13,6 +13,7 @@ from bert_recipes.rows import (
     NumberedRow,
     Row,
     Rows,
+    check_characters,
     column_text,
     column_value,
     is_missing,
@@ -63,15 +64,23 @@ def example_id(task: Task, row: Row, index: int, where: str) -> int | str:
     return read_id(value, column, where)
 
 
+def is_id(value: Any) -> bool:
+    """Return whether a value can be an id: a text, or a whole number, which may be 7.0."""
+    if isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, int | str) and not isinstance(value, bool)
+
+
 def read_id(value: Any, column: str, where: str) -> int | str:
-    """Return an id: a whole number, which databases may export as 7.0, or a text."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if not isinstance(value, int | str) or isinstance(value, bool):
+    """Return an id."""
+    if not is_id(value):
         raise InputError(
             f"{where}: the id in column '{column}' is {value!r}; a number or a text is expected"
         )
-    return value
+    if isinstance(value, str):
+        check_characters(value, column, where)
+        return value
+    return int(value)
 
 
 def _may_lack_label(task: Task, row: Row, split: str) -> bool:
