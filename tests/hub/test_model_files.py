@@ -72,6 +72,9 @@ def test_a_checkpoint_is_uploaded_without_its_states(
     assert set(collect_files(checkpoint)) == model_names | {"run.yaml", "trainer_state.json"}
     both = collect_files(run_folder, with_checkpoints=True)
     assert {name.removeprefix("checkpoint-3/") for name in both if "/" in name} == model_names
+    # By it an interrupted push knows its own files.
+    write_run_id(checkpoint / RUN_ID_FILE, "of the run")
+    assert f"checkpoint-3/{RUN_ID_FILE}" in collect_files(run_folder, with_checkpoints=True)
     assert "checkpoint-2 is left out: it has no manifest.json" in caplog.text
     with open(checkpoint / "model.safetensors", "r+b") as file:
         file.seek(-1, 2)

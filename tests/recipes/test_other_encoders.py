@@ -18,6 +18,7 @@ from bert_recipes.finetuning.question_answering import QuestionAnswering
 from bert_recipes.finetuning.sequence_classification import SequenceClassification
 from bert_recipes.finetuning.squad import encode_questions, offset_texts
 from bert_recipes.finetuning.token_classification import TokenClassification
+from bert_recipes.reports.bias_probe import _pronoun_ids
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.examples import Answer, QuestionExample, Split
 from bert_recipes.tokenization.others import train_byte_bpe, with_bulk_encoding
@@ -199,6 +200,21 @@ def test_a_word_of_a_list_has_the_space_before_it_that_a_text_has():
     assert word == tokenizer.encode_word("ab")
     assert word == tokenizer.encode_ids("x ab")[-1:]
     assert word != plain.encode_ids("ab")
+
+
+def test_a_pronoun_is_counted_at_the_beginning_of_a_text_too():
+    """Two templates of the bias probe begin with the mask."""
+    tokenizer = train_byte_bpe(["ab ab ab cd"] * 9, vocab_size=264, show_progress=False)[0]
+    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
+    plain = with_bulk_encoding(
+        transformers.RobertaTokenizer(
+            vocab=tokenizer.get_vocab(), merges=[tuple(merge) for merge in merges]
+        )
+    )
+    ids = [plain.encode_ids(text) for text in ("ab", " ab")]
+    expected = {pieces[0] for pieces in ids if len(pieces) == 1}
+    assert set(_pronoun_ids(plain, ["ab"])) == expected
+    assert plain.encode_word("ab")[0] in expected
 
 
 def test_sentences_of_a_document_have_the_ids_that_its_text_has():

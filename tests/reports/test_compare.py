@@ -234,6 +234,9 @@ def seeds_of_two_rates(make_run_folder):
         folders.append(seeded(make_run_folder, f"low_seed{seed}", "1e-4", seed, loss))
         better = loss - seed / 10
         folders.append(seeded(make_run_folder, f"high_seed{seed}", "2e-4", seed, better))
+        for folder in folders[-2:]:  # pushed to branches of one repository
+            with (folder / "run.yaml").open("a", encoding="utf-8") as file:
+                file.write(f"hub_revision: seed-{seed}\n")
     return folders
 
 
