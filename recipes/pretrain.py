@@ -70,6 +70,7 @@ def main() -> None:
     phase_args.phase2_steps = phase_args.steps_of(args.max_steps)
     pretraining.build_missing_quickstart(args, data_args.store, ROOT)
     data = pretraining.load_phases(data_args, plans, args.seed)
+    pretraining.check_held_out(args, data)
     teacher = pretraining.load_teacher(distillation_args, data.tokenizer)
     model = pretraining.build_model(model_args, distillation_args, data, teacher, args.seed)
     objective = OBJECTIVES[model_args.objective]

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -243,6 +244,24 @@ def test_of_a_few_books_some_are_held_out(prepare, tmp_path, caplog):
 
     assert [entry["num_documents"] for entry in splits.values()] == [8, 2]
     assert "this many are held out, 20 % of them" in caplog.text
+
+
+@pytest.mark.parametrize("is_wrapped", [True, False])
+def test_lines_that_break_inside_sentences_are_warned_of(prepare, tmp_path, caplog, is_wrapped):
+    """As Project Gutenberg's: each line would be read as a sentence of its own."""
+    sentence = "Red apples fall in the green garden of the old house, and pears grow there. "
+    paragraph = sentence * 6
+    lines = textwrap.wrap(paragraph, 40) if is_wrapped else [paragraph]
+    for name in "abcd":
+        text = "\n\n".join("\n".join(lines) for _ in range(5))
+        (tmp_path / f"{name}.txt").write_text(text)
+    files = [tmp_path / f"{name}.txt" for name in "abcd"]
+    prepare("store", files, document_boundary="file")
+    assert ("lines go on with the sentence of the line before" in caplog.text) is is_wrapped
+
+    caplog.clear()
+    prepare("joined", files, document_boundary="file", wrapped_lines=True)
+    assert "lines go on with the sentence" not in caplog.text
 
 
 def test_sentences_that_are_longer_than_an_input_are_warned_of(prepare_text, caplog):

@@ -138,7 +138,7 @@ def test_a_run_ends_with_answers_and_three_commands(make_run_folder, tiny_runs):
     folder = make_run_folder()
     report_run(folder, lambda: facts, is_main=True)
     text = what_next(folder)
-    mask_line = r'the capital of \[MASK\] is +"france" 50%, "x" 25%; right: "france"\n'
+    mask_line = r'the capital of \[MASK\?\] is +"france" 50%, "x" 25%; right: "france"\n'
     assert re.search(mask_line, text)
     assert re.findall(r"^  (\w+)", text, re.MULTILINE)[-4:] == ["look", "fine", "your", "share"]
     assert f"make glue TASK=mrpc MODEL={folder}" in text

@@ -332,7 +332,10 @@ def test_a_model_that_does_not_beat_its_baseline_is_called_so(
     for report in (text, page, table):
         assert (warning in report) is is_no_better
     if is_no_better:
-        assert f"{warning}; 15 steps are few: try --num_train_epochs 20" in table
+        assert (
+            f"{warning}; 15 steps are few: try --num_train_epochs 20 in another --output_dir"
+            in table
+        )
         results["train_steps"] = 500
         assert finetuning_table(results, "accuracy").endswith(warning)
 

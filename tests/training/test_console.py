@@ -114,6 +114,14 @@ def test_a_long_micro_batch_is_enough_to_say_the_pace(monkeypatch, capsys):
     assert line.startswith("step     0/1,000  a step takes 18 s: 1,000 steps take about 5.0 h")
 
 
+def test_a_resumed_run_says_how_long_the_rest_takes():
+    args = SimpleNamespace(max_minutes=None)
+    state = SimpleNamespace(max_steps=1100, global_step=571)
+    trainer = SimpleNamespace(num_resumed_steps=567, epochs_of=lambda steps: None)
+    line = pace_line(args, state, 0.7, trainer)
+    assert line.endswith("a step takes 0.7 s: the 533 steps of this start take about 6 min")
+
+
 def test_other_processes_print_nothing(monkeypatch, capsys):
     clock = iter(range(0, 10_000, 100))
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(clock)))

@@ -199,6 +199,8 @@ def test_overwrite_never_removes_what_the_run_reads(tmp_path: Path, inside: str)
     [
         ("seed", 42, 43, "seed is 43, but in .*run.yaml 42; .*give --seed 42"),
         ("data_seed", None, 7, "data_seed is 7, .* not given; .*leave --data_seed out"),
+        # And not the steps that stand for it.
+        ("max_minutes", None, 12.0, "max_minutes is 12.0, .* not given; .*leave --max_minutes out"),
     ],
 )
 def test_a_run_is_resumed_with_its_own_settings_only(

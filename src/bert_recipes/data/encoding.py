@@ -1,11 +1,12 @@
 """Documents -> sentences -> token ids, batch by batch, in one process or several."""
 
+import itertools
 import os
 import signal
 import threading
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ class TokenBatch(NamedTuple):
     document_lengths: np.ndarray  # int64, sentences a document
     dropped: Counter[str]  # by reason
     unknown: Counter[str]  # tokens that are [UNK], by the script of their sentence
+    lines: Counter[str]  # paragraphs after the first of their document: "following" and "broken"
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,10 @@ class DocumentEncoder:
         document_lengths = array("q")
         dropped: Counter[str] = Counter()
         unknown: Counter[str] = Counter()
+        lines: Counter[str] = Counter()
         for document in batch.documents:
+            lines["following"] += len(document) - 1
+            lines["broken"] += count_broken_lines(document)
             num_sentences_before = len(sentence_lengths)
             encode = self.encode_ids
             for sentence in self._split(document, dropped):
@@ -93,6 +98,7 @@ class DocumentEncoder:
             np.array(document_lengths, dtype=np.int64),
             dropped,
             unknown,
+            lines,
         )
 
     def _split(self, document: list[str], dropped: Counter[str]) -> Iterator[str]:
@@ -104,6 +110,20 @@ class DocumentEncoder:
                 yield paragraph
             else:
                 yield from split_sentences(paragraph)
+
+
+def count_broken_lines(document: Sequence[str]) -> int:
+    """Return how many paragraphs go on with the sentence of the one before: lines were wrapped.
+
+    They begin in lower case, after a letter, a digit or a comma.
+    """
+    num_broken = 0
+    for before, paragraph in itertools.pairwise(document):
+        last = before[-1:]
+        goes_on = last.isalnum() or last == ","
+        if goes_on and paragraph[:1].islower():
+            num_broken += 1
+    return num_broken
 
 
 def batch_documents(documents: Iterable[tuple[str, list[str]]]) -> Iterator[TextBatch]:

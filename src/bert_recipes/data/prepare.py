@@ -87,6 +87,9 @@ FEW_HELD_OUT_TOKENS = 20_000
 FEW_TOKENS_OF_A_DOCUMENT = 128
 # Of a sentence longer than an input the model sees a part.
 MANY_TOKENS_OF_A_SENTENCE = 128
+# The share of lines that go on with the sentence of the line before: none in text whose paragraphs
+# are lines, most in text that is wrapped.
+MOST_BROKEN_LINES = 0.3
 # Files whose bytes say little about the text in them.
 PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".parquet")
 PLAN_FILE = "plan.json"
@@ -896,7 +899,7 @@ class Preparation:
         ]
         metadata["sources"] = self._sources()
         metadata.update(self._origin())
-        for name in ("read", "dropped", "unknown_tokens", "documents_of_one_sentence"):
+        for name in ("read", "dropped", "unknown_tokens", "documents_of_one_sentence", "lines"):
             metadata[name] = add_counts(shard[name] for shard in shards)
         return metadata
 
@@ -948,10 +951,15 @@ class Preparation:
     def _boundary_advice(self) -> str:
         if not self._has_text_files():
             return "every row is a document here: give rows of several sentences"
-        return (
-            f"document_boundary is {self.arguments.document_boundary!r}: if every line, file or "
-            "row is a document, or a blank line ends one, set it to line, file, row or blank_line"
-        )
+        boundary = self.arguments.document_boundary
+        advice = {
+            "line": "--document_boundary line makes every line a document",
+            "blank_line": "--document_boundary blank_line ends one at each blank line",
+            "file": "--document_boundary file makes every file one, so give more files",
+        }
+        # For text auto is blank_line.
+        advice.pop("blank_line" if boundary == "auto" else boundary, None)
+        return f"document_boundary is {boundary!r}: {', '.join(advice.values())}"
 
     def _advice_for_longer_documents(self) -> str:
         if not self._has_text_files():
@@ -974,6 +982,16 @@ class Preparation:
                 "and parts of one text may be in training and held out%s",
                 mean_tokens,
                 self._advice_for_longer_documents(),
+            )
+        lines = metadata["lines"]
+        num_following = lines.get("following", 0)
+        num_broken = lines.get("broken", 0)
+        if num_broken > MOST_BROKEN_LINES * num_following and self.arguments.sentences == "split":
+            logger.warning(
+                "%d of %d lines go on with the sentence of the line before: give --wrapped_lines "
+                "true, which joins them, and say what ends a document (--document_boundary file)",
+                num_broken,
+                num_following,
             )
         mean_of_sentence = splits["train"]["num_tokens"] / splits["train"]["num_sentences"]
         if mean_of_sentence > MANY_TOKENS_OF_A_SENTENCE and self.arguments.sentences == "split":
@@ -1036,6 +1054,7 @@ class _ShardCounts:
         self.dropped: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
         self.unknown: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
         self.documents_of_one_sentence: Counter[str] = Counter()
+        self.lines: Counter[str] = Counter()  # of the text to train on
 
     def add(self, batch: TokenBatch) -> None:
         """Count a batch."""
@@ -1043,6 +1062,8 @@ class _ShardCounts:
         self.unknown[batch.split].update(batch.unknown)
         num_alone = int((batch.document_lengths == 1).sum())
         self.documents_of_one_sentence[batch.split] += num_alone
+        if batch.split == "train":
+            self.lines.update(batch.lines)
 
     def describe(self, counts_by_split: Mapping[str, CorpusCounts]) -> dict[str, Any]:
         """Return the counts of the shard as its metadata has them."""
@@ -1058,4 +1079,5 @@ class _ShardCounts:
                 split: dict(counts) for split, counts in self.unknown.items() if counts
             },
             "documents_of_one_sentence": dict(self.documents_of_one_sentence),
+            "lines": dict(self.lines),
         }

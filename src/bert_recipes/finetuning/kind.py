@@ -248,7 +248,7 @@ def warn_of_cut_texts(encoded: EncodedSplit, kind: TaskKind) -> None:
     if num_full and kind.cuts_texts:
         logger.warning(
             "%s: %d of %d inputs fill all %d positions; what does not fit is cut off: give a "
-            "larger --max_seq_length, or --long_documents (docs/tasks.md)",
+            "larger --max_seq_length, or --long_documents windows (docs/tasks.md)",
             encoded.split.source,
             num_full,
             len(encoded),

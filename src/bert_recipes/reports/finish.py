@@ -77,7 +77,7 @@ def what_next(folder: Path) -> str:
         held_out = read_object(folder / FACTS_FILE).get("held_out") or {}
         masks = held_out.get("masks")
         if masks:
-            lines.append("held-out text, with the most likely tokens:")
+            lines.append("held-out text, with the most likely tokens at [MASK?]:")
             lines.extend(_describe_mask(mask) for mask in masks[:NUM_EXAMPLES])
             lines.append("")
         commands["fine-tune"] = command_hint(
@@ -107,7 +107,7 @@ def _describe_mask(mask: Mapping[str, Any]) -> str:
         guesses.append(f'"{piece}" {share:.0%}')
     before = mask["before"][-48:]
     after = mask["after"][:24]
-    text = f"{before:>48} [MASK] {after:<24}"
+    text = f"{before:>48} [MASK?] {after:<24}"
     likeliest = ", ".join(guesses)
     truth = mask["truth"]
     return f'  {text}  {likeliest}; right: "{truth}"'

@@ -214,8 +214,8 @@ def finetuning_table(results: Mapping[str, Any], best_metric: str | None = None)
     steps = results.get("train_steps", FEW_FINETUNING_STEPS)
     if steps < FEW_FINETUNING_STEPS:
         warning += (
-            f"; {steps} steps are few: try --num_train_epochs 20, and --learning_rate 1e-3 "
-            "for a tiny model"
+            f"; {steps} steps are few: try --num_train_epochs 20 in another --output_dir, and "
+            "--learning_rate 1e-3 for a tiny model"
         )
     return f"{table}\n{warning}"
 

@@ -78,7 +78,11 @@ def pace_line(args: Any, state: Any, seconds: float, trainer: Any = None) -> str
     """Return the line with the time that a run will take; `seconds` is the time of a step."""
     minutes = getattr(args, "max_minutes", None)
     steps = state.max_steps
-    if minutes is None:
+    num_resumed = getattr(trainer, "num_resumed_steps", 0)
+    if minutes is None and num_resumed:
+        duration = format_hours((steps - num_resumed) * seconds / 3600)
+        all_steps = f"the {steps - num_resumed:,} steps of this start take about {duration}"
+    elif minutes is None:
         duration = format_hours(steps * seconds / 3600)
         all_steps = f"{steps:,} steps take about {duration}, without evaluations"
     else:

@@ -587,6 +587,16 @@ def start_with_word_vectors(model: PreTrainingModel, split: Split) -> None:
 # Trainer
 
 
+def check_held_out(args: PreTrainingArguments, data: PreTrainingData) -> None:
+    """Refuse evaluations without a held-out part."""
+    if data.validation is None and args.eval_strategy != "no":
+        raise InputError(
+            f"eval_strategy is '{args.eval_strategy.value}' but the data has no held-out part; "
+            "make the store with --validation_files or --validation_fraction, or give "
+            "--eval_strategy no"
+        )
+
+
 def make_trainer(
     model: PreTrainingModel,
     args: PreTrainingArguments,
@@ -603,12 +613,7 @@ def make_trainer(
         max_eval_pairs: The most held-out pairs that an evaluation measures.
         trainer_class: The class of the Trainer of the run's objective.
     """
-    if data.validation is None and args.eval_strategy != "no":
-        raise InputError(
-            f"eval_strategy is '{args.eval_strategy.value}' but the data has no held-out part; "
-            "make the store with --validation_files or --validation_fraction, or give "
-            "--eval_strategy no"
-        )
+    check_held_out(args, data)
     # Of masked instances counting them reads the whole file.
     needs_counts = data.validation is not None or args.sampled_softmax
     trainer = trainer_class(

@@ -360,7 +360,8 @@ def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> 
     settings_before = yaml.safe_load(file.read_text(encoding="utf-8"))
     _check_states(file, defaults | settings_before, defaults | settings)
 
-    for name in dict.fromkeys([*settings_before, *settings]):
+    # The minutes first: with them max_steps is a number that nobody has given.
+    for name in dict.fromkeys(["max_minutes", *settings_before, *settings]):
         # run.yaml of an older version lacks newer settings: they had their defaults.
         before = settings_before.get(name, defaults.get(name))
         now = settings.get(name)
