@@ -33,11 +33,12 @@ from bert_recipes.errors import InputError, run_cli, saving
 from bert_recipes.finetuning.arguments import (
     FineTuningArguments,
     TaskArguments,
+    TeachingArguments,
     check_access,
 )
 from bert_recipes.finetuning.kind import EncodedSplit, Prediction
 from bert_recipes.finetuning.order import training_order
-from bert_recipes.finetuning.run import FineTuningRun, describe_data, prepare_run
+from bert_recipes.finetuning.run import FineTuningRun, describe_data, files_read, prepare_run
 from bert_recipes.reports.page import finetuning_table
 from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, TASK_FILE
 from bert_recipes.settings import option
@@ -230,11 +231,7 @@ def main() -> None:
     run = prepare_run(settings, args)
     args.resume = "no"  # stock checkpoints are not ours to go on from
     lock_output_dir(args)
-    sources = {
-        "model_name_or_path": settings.model_name_or_path,
-        "data_dir": settings.data_dir,
-        "task_file": settings.task_file,
-    }
+    sources = files_read(settings, TeachingArguments())
     prepare_output_dir(args, (settings, args, stock), checkpoint=None, sources=sources)
     trainer = make_stock_trainer(
         run,

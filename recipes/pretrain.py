@@ -71,11 +71,7 @@ def main() -> None:
     pretraining.build_missing_quickstart(args, data_args.store, ROOT)
     data = pretraining.load_phases(data_args, plans, args.seed)
     pretraining.check_held_out(args, data)
-    teacher = pretraining.load_teacher(distillation_args, data.tokenizer)
-    model = pretraining.build_model(model_args, distillation_args, data, teacher, args.seed)
-    objective = OBJECTIVES[model_args.objective]
-    trainer_class = objective.trainer_class(teacher, distillation_args)
-    trainer = pretraining.make_trainer(model, args, data, data_args.max_eval_pairs, trainer_class)
+    trainer, teacher = build_trainer(model_args, data_args, args, distillation_args, data)
     if args.estimate:
         print_estimate(trainer)
         return
@@ -88,12 +84,30 @@ def main() -> None:
     sizes = describe_run(trainer, data)
     log_sizes(sizes)
     checkpoints = {
-        "base_model": (model_args.model_name_or_path, model),
+        "base_model": (model_args.model_name_or_path, trainer.model),
         "teacher": (distillation_args.teacher, teacher),
     }
     input_facts = pretraining.describe_inputs(data_args, data, checkpoints)
     # `finish` is called before the run counts as finished: a killed report is made at the resume.
     run_training(trainer, settings, checkpoint, input_facts, partial(finish, trainer, data, sizes))
+
+
+def build_trainer(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: PreTrainingArguments,
+    distillation_args: DistillationArguments,
+    data: Any,
+) -> tuple[Any, Any]:
+    """Return the Trainer of the objective with its model, and the teacher or None."""
+    from bert_recipes.training import pretraining
+
+    teacher = pretraining.load_teacher(distillation_args, data.tokenizer)
+    model = pretraining.build_model(model_args, distillation_args, data, teacher, args.seed)
+    objective = OBJECTIVES[model_args.objective]
+    trainer_class = objective.trainer_class(teacher, distillation_args)
+    trainer = pretraining.make_trainer(model, args, data, data_args.max_eval_pairs, trainer_class)
+    return trainer, teacher
 
 
 def log_sizes(sizes: dict[str, Any]) -> None:

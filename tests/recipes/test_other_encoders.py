@@ -189,14 +189,21 @@ def test_pairs_are_laid_out_as_the_tokenizer_does(encoder):
     assert join_texts(tokenizer, first, None, 64)["input_ids"] == stock("ab cd")["input_ids"]
 
 
+def as_released(tokenizer):
+    """The same pieces in a tokenizer as RoBERTa's, which adds no space before a text."""
+    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
+    return with_bulk_encoding(
+        transformers.RobertaTokenizer(
+            vocab=tokenizer.get_vocab(), merges=[tuple(merge) for merge in merges]
+        )
+    )
+
+
 def test_a_word_of_a_list_has_the_space_before_it_that_a_text_has():
     """Released RoBERTa tokenizers add none: 'the' and 'Ġthe' are other pieces."""
     tokenizer = train_byte_bpe(["ab ab ab cd"] * 9, vocab_size=264, show_progress=False)[0]
-    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
-    plain = transformers.RobertaTokenizer(
-        vocab=tokenizer.get_vocab(), merges=[tuple(merge) for merge in merges]
-    )
-    word = with_bulk_encoding(plain).encode_word("ab")
+    plain = as_released(tokenizer)
+    word = plain.encode_word("ab")
     assert word == tokenizer.encode_word("ab")
     assert word == tokenizer.encode_ids("x ab")[-1:]
     assert word != plain.encode_ids("ab")
@@ -204,13 +211,7 @@ def test_a_word_of_a_list_has_the_space_before_it_that_a_text_has():
 
 def test_a_pronoun_is_counted_at_the_beginning_of_a_text_too():
     """Two templates of the bias probe begin with the mask."""
-    tokenizer = train_byte_bpe(["ab ab ab cd"] * 9, vocab_size=264, show_progress=False)[0]
-    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
-    plain = with_bulk_encoding(
-        transformers.RobertaTokenizer(
-            vocab=tokenizer.get_vocab(), merges=[tuple(merge) for merge in merges]
-        )
-    )
+    plain = as_released(train_byte_bpe(["ab ab ab cd"] * 9, vocab_size=264, show_progress=False)[0])
     ids = [plain.encode_ids(text) for text in ("ab", " ab")]
     expected = {pieces[0] for pieces in ids if len(pieces) == 1}
     assert set(_pronoun_ids(plain, ["ab"])) == expected
@@ -219,13 +220,7 @@ def test_a_pronoun_is_counted_at_the_beginning_of_a_text_too():
 
 def test_sentences_of_a_document_have_the_ids_that_its_text_has():
     """Released RoBERTa tokenizers add no space: the store had "ab cd.Ef gh." of "ab cd. Ef gh."."""
-    tokenizer = train_byte_bpe(["ab ef ab cd"] * 9, vocab_size=264, show_progress=False)[0]
-    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
-    plain = with_bulk_encoding(
-        transformers.RobertaTokenizer(
-            vocab=tokenizer.get_vocab(), merges=[tuple(merge) for merge in merges]
-        )
-    )
+    plain = as_released(train_byte_bpe(["ab ef ab cd"] * 9, vocab_size=264, show_progress=False)[0])
     text = "ab cd. Ef gh. Ab ab."
     encode = DocumentEncoder(plain.text_encoder, plain.following_encoder)
     batch = encode(TextBatch("train", [[text], [text]]))

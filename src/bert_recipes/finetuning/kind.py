@@ -245,15 +245,20 @@ def warn_of_cut_texts(encoded: EncodedSplit, kind: TaskKind) -> None:
     """Warn where texts of a split fill all positions: what does not fit is lost."""
     max_length = kind.settings.max_seq_length
     num_full = int((encoded.lengths >= max_length).sum())
-    if num_full and kind.cuts_texts:
-        logger.warning(
-            "%s: %d of %d inputs fill all %d positions; what does not fit is cut off: give a "
-            "larger --max_seq_length, or --long_documents windows (docs/tasks.md)",
-            encoded.split.source,
-            num_full,
-            len(encoded),
-            max_length,
-        )
+    if not num_full or not kind.cuts_texts:
+        return
+    advice = "give a larger --max_seq_length"
+    # Pairs and choices have no windows.
+    if kind.task.kind == "sequence_classification" and len(kind.task.text_columns) == 1:
+        advice += ", or --long_documents windows (docs/tasks.md)"
+    logger.warning(
+        "%s: %d of %d inputs fill all %d positions; what does not fit is cut off: %s",
+        encoded.split.source,
+        num_full,
+        len(encoded),
+        max_length,
+        advice,
+    )
 
 
 def warn_of_unknown(encoded: EncodedSplit, tokenizer: Any) -> bool:

@@ -233,6 +233,7 @@ def card_text(card: RunCard) -> str:
         metric_heads=METRIC_HEADS,
         metric_rows=metrics_of_splits(run.results),
         tested_splits=_tested_splits(run),
+        copies_teacher=_copies_teacher(run),
         evaluation_flags=evaluation_flags(run.settings),
         max_seq_length=run.settings.get(key_in_last_phase(run.settings, "max_seq_length")),
         has_second_phase=has_second_phase(run.settings),
@@ -243,6 +244,12 @@ def card_text(card: RunCard) -> str:
     lines = [line.rstrip() for line in text.splitlines()]
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
     return str(ModelCard(f"{text}\n"))
+
+
+def _copies_teacher(run: RunFiles) -> bool:
+    """Return whether a student began with layers of its teacher, as DistilBERT's."""
+    is_distilbert = run.settings.get("objective") == "distilbert"
+    return is_distilbert and run.settings.get("start_from_teacher") != "false"
 
 
 def _tested_splits(run: RunFiles) -> list[str]:
@@ -287,8 +294,9 @@ def card_data(card: RunCard) -> ModelCardData:
     """Return the head of a card."""
     run = card.run
     arguments = card.arguments
-    # A student's base is its teacher.
-    base = run.results.get("base_model") or run.results.get("teacher") or {}
+    base = run.results.get("base_model") or {}
+    if _copies_teacher(run):
+        base = run.results.get("teacher") or {}
     has_hub_base = base.get("is_local") is False and is_hub_name(str(base.get("name")))
     results = _pretraining_results(run) if run.task is None else _task_results(card, run.task)
     results = [result for result in results if is_number(result.metric_value)]

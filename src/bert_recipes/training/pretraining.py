@@ -613,7 +613,6 @@ def make_trainer(
         max_eval_pairs: The most held-out pairs that an evaluation measures.
         trainer_class: The class of the Trainer of the run's objective.
     """
-    check_held_out(args, data)
     # Of masked instances counting them reads the whole file.
     needs_counts = data.validation is not None or args.sampled_softmax
     trainer = trainer_class(
