@@ -22,6 +22,7 @@ from bert_recipes.models.electra import (
     sample_words,
 )
 from bert_recipes.models.sizes import count_parameters, pretraining_config
+from bert_recipes.training.engines import consolidate_zero_checkpoint
 
 
 def make_model(**changes):
@@ -70,6 +71,32 @@ def make_electra_batch(lengths):
     draws = torch.rand(batch["input_ids"].shape, generator=torch.Generator().manual_seed(1))
     is_hidden = (batch["labels"] != IGNORE_INDEX) & (draws < 0.85)
     return batch | {"input_ids": torch.where(is_hidden, 3, batch["input_ids"]), "draws": draws}
+
+
+def test_micro_batches_of_stocks_trainer_add_up_whatever_their_number():
+    """It passes the predicted tokens of the step, and not its real ones."""
+    model = make_model()
+    batch = make_electra_batch(LENGTHS["ragged"])
+    alone = model(**batch)
+    num_predicted = int((batch["labels"] != IGNORE_INDEX).sum())
+    one_of_four = model(**batch, num_items_in_batch=4 * num_predicted)
+    torch.testing.assert_close(4 * one_of_four.disc_loss, alone.disc_loss)
+    torch.testing.assert_close(4 * one_of_four.loss, alone.loss)
+
+
+def test_a_checkpoint_of_deepspeed_becomes_both_folders(tmp_path, monkeypatch):
+    """Stock's class has no place for the generator's weights."""
+    zero_to_fp32 = pytest.importorskip("deepspeed.utils.zero_to_fp32")
+    model = make_model()
+    model.save_pretrained(tmp_path / "checkpoint")
+    monkeypatch.setattr(
+        zero_to_fp32, "get_fp32_state_dict_from_zero_checkpoint", lambda folder: model.state_dict()
+    )
+    opened = consolidate_zero_checkpoint(tmp_path / "checkpoint")
+    opened.save_pretrained(tmp_path / "model")
+    again = type(model).from_pretrained(tmp_path / "model")
+    for name, weight in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], weight), name
 
 
 def load_stock(name, folder):
