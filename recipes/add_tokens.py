@@ -20,7 +20,7 @@ from bert_recipes.data.corpus import CorpusCounts, iter_paragraphs
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import check_new_folder, write_model_folder
 from bert_recipes.settings import option, required
-from bert_recipes.tokenization.loading import find_tokenizer, load_tokenizer
+from bert_recipes.tokenization.loading import check_vocabulary, find_tokenizer, load_tokenizer
 from bert_recipes.tokenization.new_words import (
     NewWord,
     choose_words,
@@ -123,6 +123,7 @@ def main() -> None:
             f"model_name_or_path: {args.model_name_or_path} has no masked-LM head; give a BERT as "
             "it was pre-trained"
         )
+    check_vocabulary(args.model_name_or_path, model.config.vocab_size, tokenizer)
     words, gain = find_words(args, tokenizer)
     larger = extend_tokenizer(tokenizer, words)
     pieces = {len(tokenizer) + number: new.piece_ids for number, new in enumerate(words)}

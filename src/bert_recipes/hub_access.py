@@ -5,7 +5,6 @@ The libraries wait 20 to 50 seconds before they say that the Hub cannot be reach
 
 import contextlib
 import logging
-import re
 import socket
 import threading
 import urllib.request
@@ -31,8 +30,14 @@ def is_hub_name(name: str) -> bool:
 
     It is known not to be a local path.
     """
-    match = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name, flags=re.ASCII)
-    return match is not None and not name.endswith(".txt")
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return not name.endswith(".txt")
 
 
 def network_errors(*classes: type[Exception]) -> tuple[type[Exception], ...]:

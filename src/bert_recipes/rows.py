@@ -21,6 +21,7 @@ import bz2
 import codecs
 import csv
 import gzip
+import hashlib
 import io
 import itertools
 import json
@@ -751,3 +752,9 @@ def check_characters(text: str, column: str, where: str) -> None:
         raise InputError(
             f"{where}: column '{column}' holds half of a surrogate pair (\\ud800 to \\udfff)"
         )
+
+
+def draw_from(text: str) -> float:
+    """Return a number from 0 to 1 that follows from a text alone; 1 itself only by rounding."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2**64

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from bert_recipes.data.prepare import (
     held_out_threshold,
     prepare_store,
 )
-from bert_recipes.data.store import StoreWriter
+from bert_recipes.data.store import StoreWriter, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.tokenization.loading import load_tokenizer
 
@@ -97,7 +98,9 @@ def test_an_edit_that_changes_the_size_of_a_file_makes_its_shard_again_alone(tmp
 
 
 def test_of_a_few_documents_of_the_hub_some_are_held_out(tmp_path, monkeypatch):
-    documents = [["The red apple falls.", "A tree grows."]] * 10
+    documents = []
+    for number in range(10):
+        documents.append(["The red apple falls.", f"Tree {number} grows."])
     monkeypatch.setattr(
         "bert_recipes.data.prepare.iter_hub_documents", lambda *args, **options: iter(documents)
     )
@@ -121,13 +124,80 @@ def test_of_a_large_corpus_the_first_documents_are_read_to_know_how_many_are_hel
     assert next(draws) == 0.7
 
 
+def test_documents_of_the_same_text_count_once_among_those_held_out():
+    draws = [0.7, 0.05, 0.05, 0.5, 0.4, 0.6, 0.8]
+
+    assert held_out_threshold(0.1, draws) == math.nextafter(0.4, 1)
+
+
+@pytest.fixture
+def held_out_numbers(tmp_path):
+    """Prepare documents that each hold a number; return the numbers to train on and held out."""
+    vocabulary = write_vocabulary(tmp_path / "vocab.txt")
+    with vocabulary.open("a") as file:
+        file.writelines(f"{number}\n" for number in range(200))
+    tokenizer = load_tokenizer(vocabulary)
+
+    def prepare(files, **settings):
+        paths = []
+        for name, numbers in files.items():
+            paths.append(str(tmp_path / name))
+            text = "\n\n".join(f"The red apple falls.\n{number}" for number in numbers)
+            (tmp_path / name).write_text(text)
+        arguments = CorpusArguments(
+            tokenizer=str(vocabulary),
+            output_dir=str(tmp_path / "store"),
+            files=paths,
+            validation_fraction=0.2,
+            num_processes=1,
+            overwrite=True,
+            **settings,
+        )
+        store = open_store(prepare_store(arguments, tokenizer).path)
+        numbers_of_split = []
+        for split in (store.train, store.validation):
+            num_sentences = int(split.sentence_offsets(0, split.num_documents)[-1])
+            words = tokenizer.decode(split.tokens(0, num_sentences)).split()
+            numbers_of_split.append([int(word) for word in words if word.isdigit()])
+        return numbers_of_split
+
+    return prepare
+
+
+@pytest.mark.parametrize("shard_gigabytes", [1.0, 1e-9], ids=["one shard", "a shard a file"])
+def test_a_text_that_stands_twice_is_on_one_side(held_out_numbers, shard_gigabytes):
+    files = {"a.txt": range(100), "b.txt": range(50, 150)}
+    train, held_out = held_out_numbers(files, shard_gigabytes=shard_gigabytes)
+
+    assert len(train) + len(held_out) == 200
+    assert set(train).isdisjoint(held_out)
+    assert 15 <= len(set(held_out)) <= 45
+
+
+def test_what_is_held_out_stays_so_as_a_corpus_grows(held_out_numbers):
+    _, held_out = held_out_numbers({"b.txt": range(100)})
+    train_of_more, held_out_of_more = held_out_numbers(
+        {"a.txt": range(100, 200), "b.txt": range(100)}
+    )
+
+    assert set(held_out) < set(held_out_of_more)
+    assert set(train_of_more).isdisjoint(held_out)
+
+
+def test_another_seed_holds_out_other_documents(held_out_numbers):
+    _, held_out = held_out_numbers({"a.txt": range(100)})
+    _, others = held_out_numbers({"a.txt": range(100)}, seed=2)
+
+    assert set(held_out) != set(others)
+
+
 def test_of_a_few_documents_in_several_shards_some_are_held_out(tmp_path):
     """A fraction that holds out fewer would be seen after the last shard, and all be deleted."""
     vocabulary = write_vocabulary(tmp_path / "vocab.txt")
     files = []
     for name in "abcdefgh":
         files.append(tmp_path / f"{name}.txt")
-        files[-1].write_text("The red apple falls.\n\nA tree grows.\n")
+        files[-1].write_text(f"The red apple falls.\n\nTree {name} grows.\n")
     arguments = CorpusArguments(
         tokenizer=str(vocabulary),
         output_dir=str(tmp_path / "store"),

@@ -12,6 +12,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from bert_recipes.demo.model import compute_attention, open_demo_model
+from bert_recipes.demo.page import describe
+from bert_recipes.demo.views import tokenize
 from bert_recipes.errors import InputError
 from bert_recipes.models.inspection import fill_every_mask
 from bert_recipes.tokenization.others import train_byte_bpe
@@ -181,6 +183,38 @@ def test_members_of_the_family_fill_masks_and_show_their_attention_as_stock(
     logits = output.logits if "logits" in output else output.prediction_logits
     likeliest = logits[0][ids[0] == tokenizer.mask_token_id][0].topk(5).indices.tolist()
     assert [piece for piece, _ in guesses] == tokenizer.convert_ids_to_tokens(likeliest)
+    # The parts of the page that ask the tokenizer.
+    case = "uncased" if model.tokenizer.do_lower_case else "cased"
+    assert case == ("cased" if kind == "roberta" else "uncased")
+    assert f" {case}." in describe(model)
+    assert tokenize(model, "the cat")[2].endswith("Normalized: the cat")
+
+
+@pytest.mark.parametrize("part", ["ElectraForPreTraining", "ElectraForMaskedLM"])
+def test_one_of_electras_two_models_is_shown_as_what_it_is(part, tiny_checkpoint, tmp_path):
+    """A new generator in place of one that is missing has learned nothing."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_checkpoint)
+    torch.manual_seed(0)
+    config = transformers.ElectraConfig(
+        vocab_size=len(tokenizer),
+        embedding_size=16,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    stock = getattr(transformers, part)(config).eval()
+    stock.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    model = open_demo_model(str(tmp_path / "model"), tmp_path, use_cpu=True)
+
+    assert ("fill_mask" in model.abilities) is (part == "ElectraForMaskedLM")
+    stock.set_attn_implementation("eager")
+    inputs = tokenizer("the cat", return_tensors="pt")
+    with torch.no_grad():
+        expected = torch.cat(stock.electra(**inputs, output_attentions=True).attentions).numpy()
+    np.testing.assert_allclose(compute_attention(model, "the cat")[1], expected, atol=1e-6)
 
 
 def test_a_long_text_is_cut_to_the_positions_and_only_the_first_are_kept(demo_model):

@@ -58,7 +58,7 @@ def test_the_folder_is_whole_and_the_model_is_the_checkpoint(exported, runs, hea
     scores = report["scores"]
     results = json.loads((runs(head) / "all_results.json").read_text())
     expected = {name: results[f"eval_{name}"] for name in scores["checkpoint"]}
-    assert scores["examples"] == 23
+    assert scores["examples"] == dict.fromkeys(scores["checkpoint"], 23)
     assert scores["checkpoint"] == pytest.approx(expected, abs=1e-5)
     assert scores["exported"] == pytest.approx(expected, abs=1e-5)
     assert report["max_seq_length"] == 40
@@ -139,6 +139,26 @@ def test_inputs_have_every_piece_but_the_pad_wherever_that_stands():
         pieces.update(batch["input_ids"][is_text].tolist())
         assert (batch["input_ids"][~is_text] == 7).all()
     assert pieces == set(range(7))
+
+
+def test_inputs_of_a_long_model_are_as_long_as_memory_allows():
+    config = BertConfig(vocab_size=8, max_position_embeddings=8192)
+    head = Head("token_classification", "", {})
+    lengths = [batch["input_ids"].shape[-1] for batch in way.random_batches(config, head)]
+    assert lengths == [1, 8, 64, 2048]
+
+
+def test_the_example_goes_on_after_a_line_that_is_no_input(exported):
+    folder, _ = exported("pretraining")
+    done = subprocess.run(
+        [sys.executable, str(folder / "example.py")],
+        input="a\tb\tc\nab\n",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0
+    assert done.stderr == "line 1: 3 texts with tabs between; read are two at most\n"
+    assert done.stdout.startswith("ab\n")
 
 
 def test_the_largest_difference_is_that_of_the_outputs(exported, runs, tmp_path):
@@ -227,6 +247,8 @@ def test_the_folder_lies_beside_the_run(tmp_path, monkeypatch):
     assert str(folder_of("runs/sst2/", format="int8")) == "runs/sst2_int8"
     assert str(folder_of("google-bert/bert", format="int8")) == "runs/bert_int8"
     assert folder_of(str(checkpoint)) == tmp_path / "runs" / "sst2_checkpoint-20_onnx"
+    abandoned = checkpoint.rename(checkpoint.with_name("abandoned-checkpoint-20"))
+    assert folder_of(str(abandoned)) == tmp_path / "runs" / "sst2_abandoned-checkpoint-20_onnx"
     monkeypatch.chdir(tmp_path / "runs" / "sst2")
     assert folder_of(".").resolve() == tmp_path / "runs" / "sst2_onnx"
     assert str(folder_of("x", output_dir="y")) == "y"

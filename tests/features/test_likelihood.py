@@ -173,6 +173,9 @@ def test_a_model_that_reads_from_left_to_right_says_the_probability_of_the_sente
         expected.append(sum(float(log_probabilities[place - 1, ids[0, place]]) for place in pieces))
     assert likelihoods(folder, SENTENCES) == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
+    with pytest.raises(InputError, match="reads from left to right and hides none: leave it out"):
+        likelihoods(folder, SENTENCES, whole_words=True)
+
 
 def test_real_pairs_are_scored_as_by_a_plain_loop(shared_data, tmp_path):
     files = sorted((shared_data / "blimp").glob("*.jsonl"))

@@ -69,7 +69,12 @@ def test_mistakes_are_one_line(call_recipe, tiny_checkpoint, tmp_path):
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config | {"model_type": "distilbert"}))
     model, words = f"--model_name_or_path {tiny_checkpoint}", f"--tokens_file {tmp_path}/words.txt"
+    narrow = shutil.copytree(tiny_checkpoint, tmp_path / "narrow")
+    narrow_model = transformers.BertForPreTraining.from_pretrained(narrow)
+    narrow_model.resize_token_embeddings(narrow_model.config.vocab_size - 1, mean_resizing=False)
+    narrow_model.save_pretrained(narrow)
     cases = {
+        "pieces: they do not belong together": f"{words} --model_name_or_path {narrow}",
         "is not empty": f"{model} {words} --output_dir {tmp_path}",
         "no folder nowhere": f"{words} --model_name_or_path nowhere/at/all",
         "give either --files": model,

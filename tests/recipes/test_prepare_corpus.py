@@ -227,7 +227,7 @@ SHORT_DOCUMENT = f"{' '.join(WORDS[:8])}. " * 2
 
 
 def test_ten_documents_are_a_corpus(prepare_text, caplog):
-    text = f"{SHORT_DOCUMENT}\n\n" * 10
+    text = "\n\n".join(f"{word}. {SHORT_DOCUMENT}" for word in WORDS[:10])
     splits = prepare_text(text, validation_fraction=0.1).metadata["splits"]
 
     assert [entry["num_documents"] for entry in splits.values()] == [8, 2]
@@ -238,7 +238,7 @@ def test_of_a_few_books_some_are_held_out(prepare, tmp_path, caplog):
     """Ten books of 120 kB: of each book, a fraction of 0.1 holds out none of the first ones."""
     book = f"{SHORT_DOCUMENT}\n" * (120_000 // len(SHORT_DOCUMENT))
     for number in range(10):
-        (tmp_path / f"{number}.txt").write_text(book)
+        (tmp_path / f"{number}.txt").write_text(f"{WORDS[number]}. {book}")
     files = [tmp_path / f"{number}.txt" for number in range(10)]
     splits = prepare("books", files, validation_fraction=0.04).metadata["splits"]
 

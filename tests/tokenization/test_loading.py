@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import close_session
 from transformers import AlbertTokenizer, BertTokenizerFast
 
@@ -63,6 +63,7 @@ def test_of_a_repeated_piece_the_last_line_counts_and_every_line_has_its_id(
     ("pieces", "is_lower", "reason"),
     [
         (["hello"], True, "do_lower_case=True, for no piece holds a capital letter"),
+        (["<S>", "<T>", "hello"], True, "do_lower_case=True, for no piece holds"),
         (["hello", "Hello"], False, "do_lower_case=False, for it holds the piece 'Hello'"),
     ],
 )
@@ -144,7 +145,7 @@ def test_folder_saved_by_stock_transformers_opens(tmp_path: Path, caplog) -> Non
         ),
         (
             "tokenizer.json",
-            '{"model": {"continuing_subword_prefix": "##", "vocab": []}}',
+            '{"model": {"continuing_subword_prefix": "##", "vocab": "words"}}',
             "no vocabulary of pieces and numbers",
         ),
         ("tokenizer_config.json", "{1}", "tokenizer_config.json: broken JSON .*line 1"),
@@ -218,7 +219,7 @@ def test_a_tokenizer_that_stock_can_convert_is_told_how(
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("path", ["/nowhere/at/all", "missing/vocab.txt"])
+@pytest.mark.parametrize("path", ["/nowhere/at/all", "missing/vocab.txt", "my--bert", "my..bert"])
 def test_missing_path_is_one_clear_line(path: str) -> None:
     with pytest.raises(InputError, match="no such file or folder; give a tokenizer folder"):
         load_tokenizer(path)
@@ -276,6 +277,20 @@ def test_hub_name_is_downloaded_and_then_found_in_the_cache(
         tokenizer = load_tokenizer("me/model")
         assert tokenizer.tokenize("Hellos") == ["hello", "##s"]
         assert tokenizer.model_max_length == 64
+    close_session()
+
+
+def test_what_another_program_left_out_of_the_cache_is_downloaded(
+    hub_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_server.take_over(monkeypatch)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    vocabulary = "\n".join([*SPECIAL_TOKENS, "hello"]).encode()
+    files = {"vocab.txt": vocabulary, "tokenizer_config.json": b'{"model_max_length": 64}'}
+    hub_server.add_repository("me/part", files)
+    hf_hub_download("me/part", "vocab.txt")
+    assert load_tokenizer("me/part").model_max_length == 64
     close_session()
 
 

@@ -1,15 +1,18 @@
 """Byte-level BPE as RoBERTa has it, and tokenizers of stock that are no WordPiece."""
 
+import json
 import pickle
 
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, RobertaTokenizer
 
 from bert_recipes.errors import InputError
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.tokenization.others import train_byte_bpe, train_unigram
+from bert_recipes.tokenization.wordpiece import PairLayout
 
 
 TEXTS = ["the best cost of the best menu", "men and camels cost the most"] * 5
@@ -145,3 +148,56 @@ def test_words_are_measured_of_the_first_texts_alone(monkeypatch):
     assert report["pieces_per_word"] == 1
     assert report["words"] == 67
     assert report["characters"] == sum(map(len, texts))
+
+
+def test_a_file_that_does_not_name_its_model_is_opened(tokenizer, tmp_path):
+    """As released RoBERTa's and XLM-RoBERTa's, which are older than `type`."""
+    unigram, _ = train_unigram(TEXTS, vocab_size=40, show_progress=False)
+    for trained in (tokenizer, unigram):
+        folder = tmp_path / type(trained).__name__
+        trained.save_pretrained(folder)
+        file = folder / "tokenizer.json"
+        serialized = json.loads(file.read_text(encoding="utf-8"))
+        del serialized["model"]["type"]
+        file.write_text(json.dumps(serialized), encoding="utf-8")
+
+        loaded = load_tokenizer(folder)
+        assert type(loaded) is type(trained)
+        assert loaded.encode_ids("the best menu") == trained.encode_ids("the best menu")
+
+
+SPECIAL_OF_BPE = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+
+
+def save_own_bpe(folder, template=None, merges=()):
+    """A BPE that somebody made of the library's parts, with three Georgian letters."""
+    pieces = [*SPECIAL_OF_BPE.values(), "ა", "ბ", "გ"]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    own = Tokenizer(BPE(vocabulary, list(merges)))
+    own.post_processor = template
+    tokens = {f"{name}_token": token for name, token in SPECIAL_OF_BPE.items()}
+    PreTrainedTokenizerFast(tokenizer_object=own, **tokens).save_pretrained(folder)
+
+
+def test_a_tokenizer_that_adds_no_special_tokens_is_refused(tmp_path):
+    save_own_bpe(tmp_path)
+    with pytest.raises(InputError, match="puts no <s> before a text, or no </s> behind it"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_vocabulary_without_latin_letters_is_opened(tmp_path):
+    template = TemplateProcessing("<s> $A </s>", "<s> $A </s> $B </s>", [("<s>", 0), ("</s>", 2)])
+    save_own_bpe(tmp_path, template)
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.layout == PairLayout((0,), (2,), (2,), 0)
+    assert tokenizer.encode_ids("ბა") == [6, 5]
+
+
+def test_a_file_that_the_library_cannot_read_is_one_line(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    serialized = json.loads(file.read_text(encoding="utf-8"))
+    serialized["pre_tokenizer"] = {"type": "NotYetThere"}
+    file.write_text(json.dumps(serialized), encoding="utf-8")
+    with pytest.raises(InputError, match="stock transformers opens no tokenizer there"):
+        load_tokenizer(tmp_path)

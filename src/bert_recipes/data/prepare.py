@@ -5,7 +5,6 @@ the shards that are done in a hidden folder beside the store to be; the same com
 makes the missing ones.
 """
 
-import hashlib
 import json
 import logging
 import math
@@ -66,6 +65,7 @@ from bert_recipes.rows import (
     DEFAULT_MAX_LINE_BYTES,
     MAX_LINE_BYTES_LIMIT,
     EncodingErrors,
+    draw_from,
     format_suffix,
 )
 from bert_recipes.scripts import describe_unknown
@@ -97,7 +97,7 @@ PLAN_FILE = "plan.json"
 FILE_STATES_FOLDER = "file_states"
 # Raised with every change of our own rules (documents, sentences, passages, what is held out), so
 # that no store mixes the shards of two.
-RULES_VERSION = 3
+RULES_VERSION = 4
 # Settings that change neither documents nor token ids stay out of the store, so that the same text
 # gives the same bytes.
 _NOT_IN_STORE = (
@@ -139,7 +139,7 @@ class CorpusArguments:
     )
     validation_fraction: float = option(
         0.0,
-        "fraction of the documents of --files to hold out instead, drawn by --seed",
+        "fraction of the documents of --files to hold out instead, drawn by --seed and their text",
         least=0,
         below=1,
         is_common=True,
@@ -352,24 +352,20 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
     return {path: round(float(weights[number]), 3) for path, number in entry_of_file.items()}
 
 
-def _draw(key: str) -> float:
-    """Return a number from 0 to 1 that follows from a key alone; 1 itself only by rounding."""
-    digest = hashlib.blake2b(key.encode("ascii"), digest_size=8).digest()
-    return int.from_bytes(digest, "little") / 2**64
-
-
 def held_out_threshold(fraction: float, draws_of_documents: Iterable[float]) -> float:
     """Return the draw below which documents are held out.
 
     These are at least `MIN_DOCUMENTS`, if that is at most half of them: a fraction of a few long
-    documents may be none. Of a large corpus only the first documents are read.
+    documents may be none. Documents of the same text have the same draw and count once. Of a large
+    corpus only the first documents are read.
     """
-    draws: list[float] = []
-    num_held_out = 0
+    draws: set[float] = set()
+    held_out: set[float] = set()
     for draw in draws_of_documents:
-        draws.append(draw)
-        num_held_out += draw < fraction
-        if num_held_out == MIN_DOCUMENTS:
+        draws.add(draw)
+        if draw < fraction:
+            held_out.add(draw)
+        if len(held_out) == MIN_DOCUMENTS:
             return fraction
     if len(draws) < 2 * MIN_DOCUMENTS:
         return fraction
@@ -760,7 +756,7 @@ class Preparation:
             # Each copy is read anew: two beside each other would tell each other's masked words.
             counts = counts_by_split["train"] if copy == 0 else CorpusCounts()
             documents = self._training_documents(shard, files["train"], counts)
-            for split, num_copies, document in self._hold_out(documents, shard, threshold):
+            for split, num_copies, document in self._hold_out(documents, threshold):
                 if copy < num_copies:
                     yield split, document
 
@@ -779,39 +775,38 @@ class Preparation:
     def _draws_of_documents(self) -> Iterator[float]:
         """Yield the draw of each document to train on, shard by shard."""
         for shard, files in enumerate(self.shards):
-            prefix = self._prefix(shard)
             train = []
             for split, path in files:
                 if split == "train":
                     train.append(path)
-            documents = self._training_documents(shard, train, CorpusCounts())
-            for number, _ in enumerate(documents):
-                yield _draw(f"{prefix}:{number}")
+            for _, document in self._training_documents(shard, train, CorpusCounts()):
+                yield self._draw(document)
 
-    def _prefix(self, shard: int) -> str:
-        """Return what the draws of a shard's documents begin with."""
-        seed = f"{self.arguments.seed}"
-        return seed if len(self.shards) == 1 else f"{seed}:{shard}"
+    def _draw(self, document: Sequence[str], purpose: str = "held out") -> float:
+        """Return a number from 0 to 1 that follows from the text and the seed alone.
+
+        What stands in the corpus twice is on one side, and more files leave it there.
+        """
+        text = "\n".join(document)
+        return draw_from(f"{self.arguments.seed}:{purpose}:{text}")
 
     def _hold_out(
-        self, documents: Iterable[tuple[float, list[str]]], shard: int, threshold: float
+        self, documents: Iterable[tuple[float, list[str]]], threshold: float
     ) -> Iterator[tuple[str, int, list[str]]]:
         """Yield (split, number of copies, document) of the text to train on.
 
         Args:
             documents: Mean number of copies, and document.
-            shard: The number of the shard.
             threshold: The draw below which documents are held out.
         """
-        prefix = self._prefix(shard)
-        for number, (mean_copies, document) in enumerate(documents):
-            if _draw(f"{prefix}:{number}") < threshold:
+        for mean_copies, document in documents:
+            if self._draw(document) < threshold:
                 yield "validation", 1, document
                 continue
             num_copies = 1
             if mean_copies != 1.0:
                 # 2.3 is two copies, and a third one with probability 0.3.
-                num_copies = int(mean_copies + _draw(f"{prefix}:{number}:copies"))
+                num_copies = int(mean_copies + self._draw(document, "copies"))
             yield "train", num_copies, document
 
     def _mean_copies(self, path: Path) -> float:
@@ -929,7 +924,7 @@ class Preparation:
         elif arguments.validation_fraction:
             advice["validation"] = (
                 "raise validation_fraction, name held-out files with validation_files, or end "
-                "documents earlier (document_boundary)"
+                "documents earlier (document_boundary); documents of one text are held out together"
             )
         else:
             logger.info(

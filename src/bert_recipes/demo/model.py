@@ -26,6 +26,7 @@ from bert_recipes.finetuning.arguments import (
 from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.prediction import kind_of_head, make_predictor, task_of_checkpoint
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, open_checkpoint
+from bert_recipes.models.electra import ElectraForPreTraining
 from bert_recipes.models.sizes import inputs_of, num_positions, reads_left_to_right
 from bert_recipes.run_folder import CONFIG_FILE, TASK_FILE
 from bert_recipes.tokenization.loading import check_vocabulary
@@ -71,10 +72,11 @@ def open_demo_model(name: str, work_dir: Path, *, use_cpu: bool = False) -> Demo
     else:
         with opening(name):
             network, new_weights = open_checkpoint(name, cached_only=cached_only)
-        # Of ELECTRA's two models the one that fills masks.
-        network = getattr(network, "generator", network)
-        network.to("cuda" if torch.cuda.is_available() and not use_cpu else "cpu")
         lacks = _missing_heads(config, new_weights)
+        if isinstance(network, ElectraForPreTraining):
+            # The one that fills masks, if it is there: a new one has learned nothing.
+            network = network.electra if FILL_MASK in lacks else network.generator
+        network.to("cuda" if torch.cuda.is_available() and not use_cpu else "cpu")
         if NEXT_SENTENCE not in lacks and _learned_order(name):
             lacks[NEXT_SENTENCE] = "its head for pairs is about the order of two texts"
         abilities = tuple(ability for ability in (FILL_MASK, NEXT_SENTENCE) if ability not in lacks)

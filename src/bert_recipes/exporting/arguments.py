@@ -59,7 +59,7 @@ class ExportArguments:
             return Path("runs") / f"{source.name}_{self.format}"
         if source.name in ("", ".."):
             source = source.resolve()
-        if re.fullmatch(r"checkpoint-\d+", source.name):
+        if re.fullmatch(r"(abandoned-)?checkpoint-\d+", source.name):
             run = source.resolve().parent
             return run.parent / f"{run.name}_{source.name}_{self.format}"
         return source.parent / f"{source.name}_{self.format}"

@@ -54,9 +54,20 @@ def largest(output: str, logits: np.ndarray, pieces: list[str]) -> str:
     return ", ".join(f"{name_of(output, index, pieces)} {logits[index]:.3f}" for index in order)
 
 
-for line in sys.stdin:
+for number, line in enumerate(sys.stdin, start=1):
     text = line.rstrip("\n")
     columns = text.split("\t")
+    if has_choices and len(columns) < 2:
+        print(
+            f"line {number}: a text and its endings, with tabs between, are read", file=sys.stderr
+        )
+        continue
+    if not has_choices and len(columns) > 2:
+        print(
+            f"line {number}: {len(columns)} texts with tabs between; read are two at most",
+            file=sys.stderr,
+        )
+        continue
     if has_choices:
         encodings = tokenizer.encode_batch([(columns[0], ending) for ending in columns[1:]])
         shape: tuple[int, ...] = (1, len(encodings), -1)

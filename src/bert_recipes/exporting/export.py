@@ -39,6 +39,7 @@ from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.models.sizes import inputs_of, num_positions
 from bert_recipes.run_folder import TASK_FILE
 from bert_recipes.tasks.task import with_prefix
+from bert_recipes.tokenization.loading import check_vocabulary
 
 
 EXAMPLE_FILE = "example.py"
@@ -46,6 +47,8 @@ REPORT_FILE = "export.json"
 # Inputs on which the outputs are compared: their lengths, beside the longest, and how many of each.
 LENGTHS = (1, 8, 64)
 INPUTS_OF_A_LENGTH = 4
+# The scores of attention of longer ones take gigabytes.
+MOST_TOKENS = 2048
 
 Batch = Mapping[str, torch.Tensor]
 
@@ -56,6 +59,7 @@ def export_checkpoint(args: ExportArguments) -> dict[str, Any]:
     head = head_of(read_model_config(name), name)
     model = open_stock(name, head)
     tokenizer = open_tokenizer(name)
+    check_vocabulary(name, model.config.vocab_size, tokenizer)
     length = num_positions(model.config, 512)
 
     with tempfile.TemporaryDirectory() as work_dir, atomic_dir(args.folder) as folder:
@@ -140,7 +144,7 @@ def random_batches(config: PretrainedConfig, head: Head) -> Iterator[Batch]:
     generator = torch.Generator().manual_seed(0)
     pad = config.pad_token_id or 0
     segments = max(1, getattr(config, "type_vocab_size", 1))  # DeBERTa has 0
-    positions = num_positions(config, 512)
+    positions = min(num_positions(config, 512), MOST_TOKENS)
 
     for length in sorted({*LENGTHS, positions}):
         if length > positions:
@@ -200,26 +204,31 @@ def open_task(args: ExportArguments, work_dir: str) -> FineTuningTrainer:
 
 def compare_scores(trainer: FineTuningTrainer, exported: nn.Module) -> dict[str, Any]:
     """Return the metrics of the checkpoint and of the exported model, and what it loses."""
-    before = score_model(trainer)
+    before, examples = score_model(trainer)
     trainer.model = exported
-    after = score_model(trainer)
+    after, _ = score_model(trainer)
     return {
-        "examples": sum(len(split.split.examples) for split in trainer.eval_splits.values()),
+        "examples": examples,
         "checkpoint": before,
         "exported": after,
         "loss": {name: before[name] - after[name] for name in before},
     }
 
 
-def score_model(trainer: FineTuningTrainer) -> dict[str, float]:
-    """Return the metrics of the Trainer's model on the validation splits."""
+def score_model(trainer: FineTuningTrainer) -> tuple[dict[str, float], dict[str, int]]:
+    """Return the metrics of the Trainer's model, and on how many validation rows each was measured.
+
+    A task may have several validation splits.
+    """
     scores = {}
+    examples = {}
     for prefix, encoded in trainer.eval_splits.items():
         predictions = trainer.predict_split(encoded)
         metrics = trainer.kind.score(encoded.split.examples, predictions)
         for name, value in metrics.items():
             scores[with_prefix(prefix, name)] = float(value)
-    return scores
+            examples[with_prefix(prefix, name)] = len(encoded.split.examples)
+    return scores, examples
 
 
 def summarize(report: Mapping[str, Any]) -> str:
@@ -235,6 +244,6 @@ def summarize(report: Mapping[str, Any]) -> str:
     for name, value in scores["exported"].items():
         lines.append(
             f"{name} {value:.4f}, the checkpoint's {scores['checkpoint'][name]:.4f}: "
-            f"{scores['loss'][name]:.4f} lost, on {scores['examples']:,} validation rows"
+            f"{scores['loss'][name]:.4f} lost, on {scores['examples'][name]:,} validation rows"
         )
     return "\n".join(lines)

@@ -183,9 +183,7 @@ def open_scorer(args: LikelihoodArguments) -> SentenceScorer:
 
     with opening(name):
         config = AutoConfig.from_pretrained(name, local_files_only=cached_only)
-    is_member = config.model_type in {kind.config_class.model_type for kind in MEMBERS.values()}
-    # A generator of ELECTRA by itself is no member, which has both networks.
-    if is_member and "ElectraForMaskedLM" not in (config.architectures or ()):
+    if config.model_type in {kind.config_class.model_type for kind in MEMBERS.values()}:
         with opening(name):
             model, new_weights = open_checkpoint(name, cached_only=cached_only)
         missing = [key for key in new_weights if key.startswith(MASKED_LM_HEADS)]
@@ -200,6 +198,11 @@ def open_scorer(args: LikelihoodArguments) -> SentenceScorer:
     else:
         model = open_complete(name, AutoModelForMaskedLM)
     check_vocabulary(name, model.config.vocab_size, tokenizer)
+    if args.whole_words and reads_left_to_right(model.config):
+        raise InputError(
+            f"--whole_words hides the pieces of a word together; {name} reads from left to right "
+            "and hides none: leave it out"
+        )
     if device.type == "cpu":
         keep_freed_memory()
     return SentenceScorer(model.to(device).eval(), tokenizer, args)

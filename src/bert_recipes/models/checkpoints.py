@@ -17,7 +17,7 @@ from bert_recipes.models.bert import (
     BertLMHeadModel,
     PreTrainingModel,
 )
-from bert_recipes.models.electra import GENERATOR_PREFIX, ElectraForPreTraining
+from bert_recipes.models.electra import ElectraForMaskedLM, ElectraForPreTraining
 from bert_recipes.models.family import (
     AlbertForPreTraining,
     DistilBertForMaskedLM,
@@ -37,7 +37,7 @@ MEMBERS: dict[str, type[PreTrainingModel]] = {
     "electra": ElectraForPreTraining,
 }
 # Prefixes of the masked-LM heads' weights.
-MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "predictions.", "vocab_", GENERATOR_PREFIX)
+MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "predictions.", "vocab_", "generator")
 # Those of the heads for pairs.
 PAIR_HEADS = ("cls.seq_relationship.", "sop_classifier.")
 
@@ -92,6 +92,8 @@ def _member_class(name: str, cached_only: bool, member: str | None) -> Any:
         model_type = config.get("model_type", "bert")  # the oldest checkpoints do not name it
     except (AttributeError, TypeError) as error:
         raise InputError(f"{name}: config.json holds no mapping") from error
+    if member is None and "ElectraForMaskedLM" in (config.get("architectures") or ()):
+        return ElectraForMaskedLM  # a generator by itself; the member has both networks
     model_class: Any = MEMBERS.get(member or model_type)
     if model_class is None or model_class.config_class.model_type != model_type:
         expected = member.partition("_")[0].upper() if member else "BERT"

@@ -1,6 +1,5 @@
 """Find the rows of a task: in tables, CoNLL and SQuAD files, GLUE's download, or the Hub."""
 
-import hashlib
 import itertools
 import logging
 import os
@@ -19,6 +18,7 @@ from bert_recipes.rows import (
     Rows,
     class_names,
     column_value,
+    draw_from,
     format_suffix,
     read_table,
 )
@@ -126,9 +126,7 @@ def _part_of_file(
         # sentence is drawn for.
         if isinstance(example, TaggedExample) and len(words_of_documents) > 1:
             key = " ".join(words_of_documents[example.document])
-        digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        draw = int.from_bytes(digest, "little") / 2**64
-        is_held_out = draw < task.validation_fraction
+        is_held_out = draw_from(key) < task.validation_fraction
         if is_held_out == (split == HELD_OUT_SPLIT):
             part.append(example)
     if not part:

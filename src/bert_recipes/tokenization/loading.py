@@ -31,7 +31,8 @@ TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 VOCABULARY_FILE = "vocab.txt"
 ADDED_TOKENS_FILE = "added_tokens.json"
-_FILES = (TOKENIZER_FILE, CONFIG_FILE, VOCABULARY_FILE, ADDED_TOKENS_FILE)
+# By the model's config.json stock transformers knows the class of an old tokenizer.json.
+_FILES = (TOKENIZER_FILE, CONFIG_FILE, VOCABULARY_FILE, ADDED_TOKENS_FILE, "config.json")
 
 REPORT_FILE = "tokenizer_report.json"
 # All that is ever written: a folder that holds anything else is not a tokenizer's alone and is left
@@ -86,8 +87,8 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Any:
             tokenizer_config.json); or a vocab.txt, with the tokenizer_config.json beside it; or the
             name of a model on the Hub, whose files are taken from the local cache or downloaded.
         do_lower_case: Whether to lower-case. None: as the folder says. Where nothing says it, as
-            with a bare vocab.txt, the vocabulary decides: cased if a piece other than the ``[...]``
-            ones holds a capital letter, else uncased. A log line tells which.
+            with a bare vocab.txt, the vocabulary decides: cased if a piece other than ``[...]`` and
+            ``<...>`` holds a capital letter, else uncased. A log line tells which.
 
     Example:
         >>> tokenizer = load_tokenizer("runs/quickstart/tokenizer")
@@ -154,10 +155,15 @@ def _find_hub_folder(name: str) -> Path:
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
 
+    cached = {file: try_to_load_from_cache(name, file) for file in _FILES}
+    cached_folder = None
     for file in (TOKENIZER_FILE, VOCABULARY_FILE):
-        cached = try_to_load_from_cache(name, file)
-        if isinstance(cached, str):
-            return Path(cached).parent
+        if isinstance(cached[file], str):
+            cached_folder = Path(cached[file]).parent
+    # None stands for what was never asked for: another program may have taken one file alone.
+    is_whole = None not in cached.values()
+    if cached_folder is not None and (is_whole or why_unreachable() is not None):
+        return cached_folder
     absence = f"{name}: no such file or folder, and no model of that name in the local Hub cache"
     reason = why_unreachable()
     if reason is not None:
@@ -168,6 +174,8 @@ def _find_hub_folder(name: str) -> Path:
             with contextlib.suppress(RemoteEntryNotFoundError):
                 folder = Path(hf_hub_download(name, file)).parent
     except HfHubHTTPError as error:
+        if cached_folder is not None:
+            return cached_folder
         status = getattr(error.response, "status_code", "?")
         raise InputError(
             f"{absence}; {constants.ENDPOINT} answers {status}: check the name, or give a local "
@@ -235,7 +243,8 @@ def _settle_case(
         return do_lower_case
     if stored is not None:
         return bool(stored)
-    words = [piece for piece in vocabulary if not piece.startswith("[")]
+    # [CLS], and <S> of google-research/bert's Chinese vocabulary.
+    words = [piece for piece in vocabulary if not piece.startswith(("[", "<"))]
     cased = [piece for piece in words if piece != piece.lower()]
     reason = f"it holds the piece {cased[0]!r}" if cased else "no piece holds a capital letter"
     do_lower_case = not cased
@@ -301,12 +310,10 @@ def _load_serialized(folder: Path, settings: dict[str, Any], do_lower_case: bool
     path = folder / TOKENIZER_FILE
     serialized = read_json_object(path)
     model = serialized.get("model") or {}
-    # Files of old versions of the library do not name the model's type, but only WordPiece has this
-    # prefix.
-    model_type = model.get("type", "WordPiece")
+    model_type = _type_of_model(model)
     if model_type in ("BPE", "Unigram"):
         tokenizer = open_stock_tokenizer(folder)
-        is_lower = tokenizer.encode_ids("A") == tokenizer.encode_ids("a")
+        is_lower = tokenizer.do_lower_case
         if do_lower_case not in (None, is_lower):
             logger.warning(
                 "%s: do_lower_case=%s has no effect: a %s tokenizer has its own rules, which are "
@@ -320,7 +327,7 @@ def _load_serialized(folder: Path, settings: dict[str, Any], do_lower_case: bool
     if model_type != "WordPiece" or model.get("continuing_subword_prefix") != CONTINUATION:
         raise InputError(
             f"{path}: holds no BPE, Unigram, or WordPiece model with the prefix ##, but "
-            f"{model.get('type', 'no model')}"
+            f"{model_type or 'no model'}"
         )
     vocabulary = _serialized_vocabulary(model.get("vocab"), path)
     normalizer = serialized.get("normalizer") or {}
@@ -335,6 +342,20 @@ def _load_serialized(folder: Path, settings: dict[str, Any], do_lower_case: bool
     tokenizer = _build(vocabulary, settings, do_lower_case, path)
     _add_tokens(tokenizer, serialized.get("added_tokens", []), path)
     return tokenizer
+
+
+def _type_of_model(model: Mapping[str, Any]) -> str | None:
+    """Return the type of a tokenizer.json's model, which files of old versions do not name.
+
+    That of released RoBERTa and XLM-RoBERTa is one of them.
+    """
+    if "type" in model:
+        return str(model["type"])
+    if "merges" in model:
+        return "BPE"
+    if isinstance(model.get("vocab"), list):
+        return "Unigram"
+    return "WordPiece" if model else None
 
 
 def _warn_of_other_rules(serialized: Mapping[str, Any], path: Path) -> None:

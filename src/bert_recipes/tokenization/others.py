@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ def with_bulk_encoding(tokenizer: Any) -> Any:
     """Give a stock tokenizer what `OriginalBertTokenizer` has.
 
     These are `text_encoder`, `following_encoder`, `encode_ids`, `encode_word`, `layout`,
-    `fingerprint` and `extra_tokens`.
+    `fingerprint`, `extra_tokens`, `normalize` and `do_lower_case`.
     """
     backend = tokenizer.backend_tokenizer
     # A folder has those of the last call before it was saved.
@@ -93,6 +93,8 @@ def with_bulk_encoding(tokenizer: Any) -> Any:
     tokenizer.text_encoder = tokenizer.encode_ids = LibraryEncoder(serialized)
     tokenizer.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()
     tokenizer.extra_tokens = {}
+    tokenizer.normalize = partial(_normalize, backend.normalizer)
+    tokenizer.do_lower_case = tokenizer.encode_ids("A") == tokenizer.encode_ids("a")
     # Byte-level pieces hold the space before a word, which a word of a list has lost, and so has a
     # sentence that follows another one.
     has_spaces = any(piece.startswith("\u0120") for piece in tokenizer.get_vocab())
@@ -103,10 +105,16 @@ def with_bulk_encoding(tokenizer: Any) -> Any:
     return tokenizer
 
 
+def _normalize(normalizer: Any, text: str) -> str:
+    return text if normalizer is None else normalizer.normalize_str(text)
+
+
 def _pair_layout(tokenizer: Any) -> PairLayout:
     """Return what a stock tokenizer puts around two texts."""
+    # A text that every tokenizer has an id for: it may have none for a letter.
+    text = tokenizer.mask_token
     # A stock tokenizer may keep the segments to itself (transformers#48128).
-    pair = tokenizer("a", "b", return_token_type_ids=True)
+    pair = tokenizer(text, text, return_token_type_ids=True)
     ids = pair["input_ids"]
     sequences = pair.sequence_ids(0)
     first = sequences.index(0)
@@ -130,14 +138,23 @@ def open_stock_tokenizer(folder: Path) -> Any:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+    # The tokenizers library raises no class of its own.
+    except Exception as error:
         raise InputError(
             f"{folder}: stock transformers opens no tokenizer there ({error})"
         ) from error
     for name in ("cls", "sep", "pad", "mask", "unk"):
         if getattr(tokenizer, f"{name}_token_id") is None:
             raise InputError(f"{folder}: its tokenizer has no {name}_token, which an encoder needs")
-    return with_bulk_encoding(tokenizer)
+    with_bulk_encoding(tokenizer)
+    if tokenizer.cls_token_id not in tokenizer.layout.prefix or not tokenizer.layout.suffix:
+        # Pre-training puts them around every input, and fine-tuning what the tokenizer does.
+        cls, sep = tokenizer.cls_token, tokenizer.sep_token
+        raise InputError(
+            f"{folder}: its tokenizer puts no {cls} before a text, or no {sep} behind it; give "
+            "its tokenizer.json a TemplateProcessing (tokenizers.processors) that does, and save it"
+        )
+    return tokenizer
 
 
 class _CountedTexts:
