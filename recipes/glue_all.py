@@ -29,14 +29,17 @@ from bert_recipes.sweeps.glue import (
 )
 from bert_recipes.sweeps.processes import end_with_children
 from bert_recipes.sweeps.sweep import (
+    PLAN_FILE,
     CheckedRun,
     RunLauncher,
     check_flag_names,
     check_flags,
+    check_plan,
     check_run,
     choose_seeds,
     finetuning_command,
     given_flags,
+    plan_of,
     read_sweep,
     replace_flags,
     run_sweep,
@@ -103,15 +106,19 @@ def check_tasks(
     """Return the runs of each task, after a check of all."""
     folder = Path(args.output_dir)
     runs = {}
+    checkpoint: list[str] = []  # that the first task has found, for all
     for name in args.tasks:
         run_flags = replace_flags(flags, ["--task", name, *task_flags[name]])
+        if "model_name_or_path" not in given_flags(run_flags):
+            run_flags += checkpoint
         grid = {} if args.sweep is None else read_sweep(args.sweep, SWEEPS, run_flags)
         runs[name] = check_run(run_flags, grid, folder / name)
-        # All tasks start from the checkpoint that the first one has found.
         if "model_name_or_path" in given_flags(runs[name].flags) - given_flags(run_flags):
-            flags = [*flags, "--model_name_or_path", str(runs[name].task_args.model_name_or_path)]
+            checkpoint = ["--model_name_or_path", str(runs[name].task_args.model_name_or_path)]
     if args.submission:
         check_submission(folder, runs)
+    for name, run in runs.items():
+        check_plan(folder / name / PLAN_FILE, plan_of(run.flags, run.grid))
     return runs
 
 

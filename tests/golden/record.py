@@ -93,6 +93,10 @@ def trained(folder: Path) -> Section:
     return {"losses": losses, "weights": weights(folder)}
 
 
+# Documents of the text that are not trained on.
+HELD_OUT = (4, 19, 23, 31, 32, 50, 52)
+
+
 class Workspace:
     """A folder in which the recipes run; what several sections need is made once."""
 
@@ -147,8 +151,13 @@ class Workspace:
         return self.once("tokenizer", "tokenizer/train.py", flags)
 
     def store(self) -> Path:
-        flags = f"--files {self.text().name} --tokenizer {self.tokenizer().name}"
-        flags += " --validation_fraction 0.2 --sentences lines"
+        documents = self.text().read_text(encoding="utf-8").split("\n\n")
+        held_out = [documents[number] for number in HELD_OUT]
+        others = [document for document in documents if document not in held_out]
+        for name, texts in (("train.txt", others), ("held_out.txt", held_out)):
+            (self.folder / name).write_text("\n\n".join(texts), encoding="utf-8")
+        flags = "--files train.txt --validation_files held_out.txt --sentences lines"
+        flags += f" --tokenizer {self.tokenizer().name}"
         return self.once("store", "recipes/prepare_corpus.py", flags)
 
     def pretraining_flags(self, flags: str) -> str:

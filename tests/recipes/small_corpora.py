@@ -14,10 +14,12 @@ def write_vocabulary(path: Path) -> Path:
 
 
 def write_texts(folder: Path) -> Path:
-    """20 files of one document each, and one that holds nothing."""
+    """20 files of one document each, none like another, and one that holds nothing."""
+    colors, things = WORDS[:3], WORDS[3:6]
     for number in range(20):
-        color = WORDS[number % 3]
-        line = f"The {color} apple falls! A {color} tree grows.\n"
+        color, other_color = colors[number % 3], colors[number // 9]
+        thing = things[number // 3 % 3]
+        line = f"The {color} {thing} falls! A {other_color} tree grows.\n"
         (folder / f"{number:02}.txt").write_text(line * (number % 3 + 1))
     (folder / "07a.txt").write_text("\n \n")
     return folder

@@ -159,6 +159,30 @@ def test_all_tasks_start_from_the_checkpoint_that_was_found_first(bench, figures
     assert {call["model_name_or_path"] for call in bench.calls()} == {"runs/old"}
 
 
+def test_tasks_in_several_calls_are_the_same_runs(bench, figures, tmp_path):
+    """Where no model is named, the first task of a call finds it."""
+    (bench.recipes / "configs" / "finetune" / "glue.yaml").write_text("data_dir: .\n")
+    run = shutil.copytree(tmp_path / "bert", tmp_path / "runs" / "mine")
+    config = {"architectures": ["BertForPreTraining"], "model_type": "bert"}
+    (run / "config.json").write_text(json.dumps(config))
+    (run / "all_results.json").write_text("{}")
+    bench.plan(figures=figures)
+    output = ("--output_dir", tmp_path / "glue")
+    for flags in (("--tasks", "rte"), (), ("--model_name_or_path", "runs/mine")):
+        done = bench.run("glue_all.py", *flags, *output)
+        assert done.returncode == 0, done.stderr
+    assert len(bench.calls()) == 9
+
+
+def test_other_settings_of_a_later_task_are_refused_before_the_first_run(bench, figures):
+    bench.plan(figures=figures)
+    flags = ("--output_dir", bench.output)
+    assert bench.run("glue_all.py", "--tasks", "rte", *flags).returncode == 0
+    refused = bench.run("glue_all.py", "--weight_decay", "0.1", *flags)
+    assert "is of runs with other settings (flags: was" in refused.stderr
+    assert len(bench.calls()) == 1
+
+
 def test_a_missing_file_of_a_later_task_is_found_before_the_first_run(bench, tmp_path):
     (tmp_path / get_task("rte").local_name / "validation.jsonl").unlink()
     for flags, split in (((), "validation"), (("--tasks", "cola", "--do_predict", "true"), "test")):

@@ -332,6 +332,23 @@ def test_seeds_can_be_added_and_a_best_run_without_weights_is_run_again(bench, s
     assert [call["seed"] for call in bench.calls()] == ["1"] * 4 + ["2"] * 4 + ["1"]
 
 
+def test_a_best_run_that_ends_elsewhere_when_it_is_run_again_is_chosen_anew(bench, sweep):
+    sweep(num_seeds=1)
+    second = {"5e-5 1": -0.9, "5e-5 2": 0.4, "4e-5 2": -0.9, "3e-5 2": -0.9, "2e-5 2": -0.9}
+    bench.plan(scores={**SCORES, **second})
+    done = sweep(num_seeds=2)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((bench.output / "sweep.json").read_text())
+    best = json.loads((bench.output / "best" / "all_results.json").read_text())
+    values = {}
+    for combination in report["combinations"]:
+        for run in combination["runs"]:
+            values[combination["name"], run["seed"]] = run["value"]
+    assert values["learning_rate-5e-5", 1] == -0.9
+    assert report["best_run"] == os.path.relpath((bench.output / "best").resolve(), bench.output)
+    assert best["eval_f1"] == values[report["best"], int(report["best_run"][-1])]
+
+
 def test_other_settings_in_the_same_folder_are_refused(bench, sweep):
     config = bench.recipes / "my.yaml"
     config.write_text("max_seq_length: 64\n")
@@ -383,21 +400,22 @@ def test_a_task_without_validation_rows_is_refused_before_the_first_run(bench):
     assert not bench.output.exists()
 
 
+@pytest.mark.parametrize("identity", ["sha256", "revision"])
 @pytest.mark.parametrize("changed", ["train", "checkpoint"])
-def test_runs_on_other_rows_or_from_other_weights_are_no_sweep(bench, sweep, changed):
+def test_runs_on_other_rows_or_from_other_weights_are_no_sweep(bench, sweep, changed, identity):
     """The training rows were corrected between two runs, or the checkpoint trained anew."""
     assert sweep(num_seeds=1).returncode == 0
     for file in bench.output.glob("*/seed-1/all_results.json"):
         results = json.loads(file.read_text())
         hashes = {"train": "1", "checkpoint": "1", changed: "of before"}
         results["splits"] = {"train": {"sha256": hashes["train"]}}
-        results["base_model"] = {"sha256": hashes["checkpoint"]}
+        results["base_model"] = {identity: hashes["checkpoint"]}
         file.write_text(json.dumps(results))
     assert sweep(num_seeds=1).returncode == 0
     file = bench.output / "learning_rate-5e-5" / "seed-1" / "all_results.json"
     results = json.loads(file.read_text())
     results["splits"] = {"train": {"sha256": "1"}}
-    results["base_model"] = {"sha256": "1"}
+    results["base_model"] = {identity: "1"}
     file.write_text(json.dumps(results))
     done = sweep(num_seeds=1)
     assert f"seed-1: its {changed} is not that of" in done.stderr

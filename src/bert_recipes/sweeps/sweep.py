@@ -109,6 +109,26 @@ def given_flags(argv: Iterable[str]) -> set[str]:
     return names
 
 
+def group_flags(argv: Iterable[str]) -> dict[str, list[str]]:
+    """Return the values of each flag; in which order the flags stand means nothing.
+
+    Example:
+        >>> group_flags(["--seed=3", "--files", "a", "b"])
+        {'seed': ['3'], 'files': ['a', 'b']}
+    """
+    values_of_flags: dict[str, list[str]] = {}
+    values: list[str] = []
+    for argument in argv:
+        name = _flag_name(argument)
+        if name is None:
+            values.append(argument)
+            continue
+        values = values_of_flags[name] = []
+        if "=" in argument:
+            values.append(argument.split("=", 1)[1])
+    return values_of_flags
+
+
 def split_flags(
     argv: Sequence[str], names: Iterable[str], *, quoted: Iterable[str] = ()
 ) -> tuple[list[str], list[str]]:
@@ -159,6 +179,8 @@ def replace_flags(flags: Sequence[str], others: Sequence[str]) -> list[str]:
 def check_flag_names(flags: Sequence[str], script_fields: Iterable[str]) -> None:
     """Refuse a misspelt flag before anything runs."""
     fields = {*_run_fields(), "config"}
+    # The negative form that a flag with the default true has.
+    fields.update(f"no_{name}" for name in _run_fields())
     for name in sorted(given_flags(flags) - fields):
         nearest = nearest_name(name, [*fields, *script_fields], prefix="--")
         raise InputError(f"unknown option --{name}{nearest}")
@@ -236,7 +258,7 @@ def _add_planned_checkpoint(flags: Sequence[str], folder: Path) -> list[str]:
         return list(flags)
     planned = read_json_object(file)["flags"]
     _, without_checkpoint = split_flags(planned, ["model_name_or_path"])
-    return planned if without_checkpoint == list(flags) else list(flags)
+    return planned if group_flags(without_checkpoint) == group_flags(flags) else list(flags)
 
 
 def _check_value(flags: Sequence[str], settings: Mapping[str, str], name: str) -> None:
@@ -498,19 +520,31 @@ def figure_of(results: Mapping[str, Any], key: str) -> float | None:
 def claim_folder(folder: Path, file_name: str, settings: Mapping[str, Any]) -> None:
     """Make a folder of runs with one set of settings (`file_name`), for one process at a time."""
     file = folder / file_name
+    check_plan(file, settings)
+    lock_run(folder, patience=0)
+    if file.is_file():  # written by another process in the meantime
+        check_plan(file, settings)
+    write_json(file, dict(settings))
+
+
+def check_plan(file: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse a folder whose `file` says that it is of runs with other settings, or has none."""
+    folder = file.parent
     if not file.is_file():
         check_empty(folder)
-    lock_run(folder, patience=0)
-    before = read_json_object(file) if file.is_file() else settings
+        return
+    before = read_json_object(file)
     for name, value in settings.items():
         planned = before.get(name, value)  # a plan of an earlier version may lack it
-        if planned != value:
+        is_same = planned == value
+        if name == "flags":
+            is_same = group_flags(planned) == group_flags(value)
+        if not is_same:
             raise InputError(
                 f"output_dir {folder} is of runs with other settings ({name}: was {planned!r}, is "
                 f"{value!r}); give the same settings to resume, or another --output_dir, or remove "
                 "the folder"
             )
-    write_json(file, dict(settings))
 
 
 # The sweep
@@ -559,6 +593,21 @@ def choose_best(combinations: Iterable[Combination]) -> Combination:
     return max(combinations, key=lambda entry: (entry.median, max(entry.values)))
 
 
+def plan_of(
+    flags: Sequence[str], grid: Mapping[str, Any], *, is_search: bool = False
+) -> dict[str, Any]:
+    """Return what the runs of a sweep have in common.
+
+    Not the metric: another one chooses another run of the same.
+    """
+    return {
+        "sweep": grid,
+        "flags": list(flags),
+        "files": hashes_of_files(flags),
+        "is_search": is_search,
+    }
+
+
 def run_sweep(
     folder: Path,
     launcher: RunLauncher,
@@ -580,13 +629,7 @@ def run_sweep(
     Returns:
         The text of the report.
     """
-    # Not the metric: another one chooses another run of the same.
-    settings = {
-        "sweep": grid,
-        "flags": list(launcher.flags),
-        "files": hashes_of_files(launcher.flags),
-        "is_search": num_trials is not None,
-    }
+    settings = plan_of(launcher.flags, grid, is_search=num_trials is not None)
     if num_trials is not None:
         # What a search tries next depends on the medians over the seeds.
         settings["seeds"] = list(seeds)
@@ -651,19 +694,25 @@ class Sweep:
 
     def link_best(self) -> None:
         """Point FOLDER/best to the best run; one whose weights were removed is run again."""
+        run = self._best_run()
+        while (run.folder / NO_WEIGHTS_FILE).is_file():  # before seeds were added
+            logger.info("%s is the best run now: it is run again, for its weights", run.folder)
+            shutil.rmtree(run.folder)
+            runs = self.best.runs
+            runs[runs.index(run)] = self._run(self.best, run.seed)
+            run = self._best_run()  # on a GPU the same run may end elsewhere
+        link = self.folder / "best"
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(run.folder, self.folder), target_is_directory=True)
+
+    def _best_run(self) -> Run:
         run = self.best.best_run
         if math.isnan(run.value):
             raise InputError(
                 f"no run of {self.folder} has a metric {self.metric}: all are NaN; lower the "
                 "learning rate"
             )
-        if (run.folder / NO_WEIGHTS_FILE).is_file():  # before seeds were added
-            logger.info("%s is the best run now: it is run again, for its weights", run.folder)
-            shutil.rmtree(run.folder)
-            self._run(self.best, run.seed)
-        link = self.folder / "best"
-        link.unlink(missing_ok=True)
-        link.symlink_to(os.path.relpath(run.folder, self.folder), target_is_directory=True)
+        return run
 
     def _run(self, combination: Combination, seed: int) -> Run:
         folder = self.folder / combination.name / f"seed-{seed}"
@@ -686,7 +735,8 @@ class Sweep:
         Runs that an earlier call has finished are of what the files held then.
         """
         hashes = {name: split.get("sha256") for name, split in results.get("splits", {}).items()}
-        hashes["checkpoint"] = results.get("base_model", {}).get("sha256")
+        base = results.get("base_model", {})
+        hashes["checkpoint"] = base.get("sha256") or base.get("revision")
         settings = tuple(combination.settings.get(name) for name in _OF_DATA)
         first_folder, first_hashes = self.hashes.setdefault(settings, (folder, hashes))
         changed = [name for name, value in hashes.items() if value != first_hashes.get(name)]

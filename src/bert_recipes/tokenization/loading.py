@@ -158,8 +158,9 @@ def _find_hub_folder(name: str) -> Path:
     cached = {file: try_to_load_from_cache(name, file) for file in _FILES}
     cached_folder = None
     for file in (TOKENIZER_FILE, VOCABULARY_FILE):
-        if isinstance(cached[file], str):
-            cached_folder = Path(cached[file]).parent
+        path = cached[file]
+        if isinstance(path, str):
+            cached_folder = Path(path).parent
     # None stands for what was never asked for: another program may have taken one file alone.
     is_whole = None not in cached.values()
     if cached_folder is not None and (is_whole or why_unreachable() is not None):

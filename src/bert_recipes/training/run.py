@@ -26,6 +26,7 @@ from bert_recipes.config import save_config
 from bert_recipes.data.store import MAX_NAMED_SOURCES, describe_store
 from bert_recipes.errors import InputError, PushError, saving
 from bert_recipes.files import atomic_write, fingerprint_files, hash_of, strict
+from bert_recipes.hub_access import OLD_WEIGHTS
 from bert_recipes.run_folder import (
     CONFIG_FILE,
     RESULTS_FILE,
@@ -68,13 +69,15 @@ def describe_pretraining_data(settings: Any, data: Any) -> dict[str, Any]:
 def describe_checkpoint(name: str, config: Any) -> dict[str, Any]:
     """Describe the checkpoint that a run began with.
 
-    A folder has its name and the hash of its file of weights, a checkpoint of the Hub its revision.
+    A folder has its name and the hash of its weights, a checkpoint of the Hub its revision.
     """
     folder = Path(name)
     if folder.is_dir():
         facts: dict[str, Any] = {"name": folder.resolve().name, "is_local": True}
-        if (folder / WEIGHTS_FILE).is_file():
-            facts["sha256"] = hash_of(folder / WEIGHTS_FILE)
+        for file in (WEIGHTS_FILE, OLD_WEIGHTS[0]):
+            if (folder / file).is_file():
+                facts["sha256"] = hash_of(folder / file)
+                break
         return facts
     facts = {"name": name, "is_local": False}
     revision = getattr(config, "_commit_hash", None)
