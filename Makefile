@@ -14,6 +14,7 @@ STORE ?= data/quickstart/store
 MODEL ?=
 TEACHER ?=
 TASK ?=
+TASK_FILE ?=
 VERSION ?= 1
 SWEEP ?=
 RUNS ?=
@@ -66,7 +67,7 @@ LAUNCHER += $(if $(GPUS),--num_processes $(words $(GPUS)))
 endif
 endif
 
-.PHONY: help install check-names no-sweep has-model pretrain babylm tokenizer corpus show-data glue glue-all paper squad swag ner tinybert predict evaluate blimp demo report card push export compare benchmark speedrun test test-slow lint format clean
+.PHONY: help install check-names no-sweep has-model pretrain babylm tokenizer corpus show-data glue glue-all paper squad swag ner finetune tinybert predict evaluate blimp demo report card push export compare benchmark speedrun test test-slow lint format clean
 
 ## Start and data
 
@@ -101,7 +102,7 @@ need = @test -n "$($(1))" || { echo "error: give $(1)=, $(2)" >&2; exit 1; }
 tokenizer: $(READY)  ## train a WordPiece tokenizer: ARGS="--files my_texts/ --output_dir my_tokenizer"
 	$(PYTHON) tokenizer/train.py $(if $(CONFIG),--config tokenizer/configs/$(CONFIG).yaml) $(ARGS)
 
-corpus: $(READY)  ## text -> token-id store: ARGS="--files my_texts/ --tokenizer my_tokenizer --output_dir my_store"
+corpus: $(READY)  ## text -> token-id store: CONFIG=local_text ARGS="--files my_texts/ --tokenizer my_tokenizer --output_dir my_store"
 	$(PYTHON) recipes/prepare_corpus.py $(if $(CONFIG),--config recipes/configs/corpus/$(CONFIG).yaml) $(ARGS)
 
 # A STORE= that was typed or is in the environment.
@@ -162,7 +163,7 @@ no-sweep:
 	@test -z "$(SWEEP)" || { echo "error: SWEEP= is for glue and glue-all; sweep another task with recipes/sweep_finetuning.py" >&2; exit 1; }
 
 glue: check-names $(READY)  ## fine-tune on a GLUE task: TASK=mnli MODEL=runs/my_bert [SWEEP=paper] ARGS="--data_dir DATA"
-	@case "$(TASK)" in cola|sst2|mrpc|stsb|qqp|mnli|qnli|rte|wnli) ;; *) echo "error: TASK is '$(TASK)'; allowed: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli; another task: recipes/finetune.py --task NAME or --task_file FILE" >&2; exit 1;; esac
+	@case "$(TASK)" in cola|sst2|mrpc|stsb|qqp|mnli|qnli|rte|wnli) ;; *) echo "error: TASK is '$(TASK)'; allowed: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli; another task: make finetune TASK_FILE=FILE, or recipes/finetune.py --task NAME" >&2; exit 1;; esac
 ifeq ($(SWEEP),)
 	$(FINETUNE)/glue.yaml --task $(TASK) $(MODEL_FLAG) $(ARGS)
 else
@@ -181,6 +182,10 @@ swag: check-names no-sweep $(READY)  ## fine-tune on SWAG: MODEL=, ARGS="--data_
 
 ner: check-names no-sweep $(READY)  ## fine-tune on CoNLL-2003: MODEL=, ARGS="--data_dir DATA"
 	$(FINETUNE)/ner.yaml $(MODEL_FLAG) $(ARGS)
+
+finetune: check-names no-sweep $(READY)  ## fine-tune on a task of your own: TASK_FILE=my_task.yaml MODEL=runs/my_bert
+	$(call need,TASK_FILE,the YAML file of your task: docs/tasks.md)
+	$(LAUNCHER) recipes/finetune.py --task_file $(TASK_FILE) $(MODEL_FLAG) $(ARGS)
 
 tinybert: check-names no-sweep $(READY)  ## distil a fine-tuned model in two runs: TASK=sst2 TEACHER=runs/sst2 MODEL=runs/my_student ARGS="--data_dir augmented"
 	$(call need,TASK,a task of texts: sst2)
@@ -244,7 +249,7 @@ push: $(READY)  ## a finished run to the Hub, private: RUN=runs/quickstart REPO=
 ## Measure and develop
 
 paper: $(READY)  ## tables of the paper, with their claims: [TABLE=5] PROFILE=cpu ARGS="--store STORE --data_dir DATA"
-	$(PYTHON) paper/run.py $(if $(TABLE),--tables $(TABLE)) --profile $(PROFILE) $(if $(SEEDS),--num_seeds $(SEEDS)) $(ARGS)
+	$(ON_ONE_GPU) paper/run.py $(if $(TABLE),--tables $(TABLE)) --profile $(PROFILE) $(if $(SEEDS),--num_seeds $(SEEDS)) $(ARGS)
 
 benchmark: $(READY)  ## beside stock transformers; pretraining of tiny and mini in about 8 minutes, others by ARGS="--suite finetuning", steps, data, inference, time_to_quality, all
 	$(ON_ONE_GPU) benchmarks/benchmark.py $(ARGS)

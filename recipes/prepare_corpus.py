@@ -4,7 +4,7 @@ r"""Text -> documents -> sentences -> token-id store.
         --files my_texts/ --tokenizer my_tokenizer/ --output_dir my_store/
 
 With --names NAMES.txt instead of --tokenizer the files hold ids that are not text (docs/family.md).
-The configuration may be left out. All fields: --help, or src/bert_recipes/data/prepare.py.
+The configuration may be left out. All fields: --help_all, or src/bert_recipes/data/prepare.py.
 """
 
 import logging

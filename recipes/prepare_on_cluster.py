@@ -7,7 +7,7 @@ r"""Text -> token-id store, the shards made by tasks on one machine, by Slurm or
 
 Takes all fields of recipes/prepare_corpus.py, and the store is the same, byte for byte. Needs pip
 install 'bert-recipes[cluster]'.
-All fields: --help, or src/bert_recipes/data/cluster.py.
+All fields: --help_all, or src/bert_recipes/data/cluster.py.
 """
 
 import logging

@@ -11,6 +11,7 @@ from bert_recipes.checkpointing import (
     commit,
     last_complete,
     list_checkpoints,
+    put_back,
     read_step,
     remove_leftovers,
     retire_later_checkpoints,
@@ -182,6 +183,7 @@ def test_what_a_kill_leaves_is_removed_and_an_old_checkpoint_put_back(tmp_path):
     write_parts(staging_dir(tmp_path) / "checkpoint-2", 2)
     (tmp_path / ".aside-old-checkpoint-1").mkdir()
     (tmp_path / "run.yaml").touch()
+    put_back(tmp_path)
     remove_leftovers(tmp_path)
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["checkpoint-1", "checkpoint-2", "run.yaml"]

@@ -34,6 +34,7 @@ def make(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
         ),
         (["demo"], "error: give MODEL="),
         (["tinybert", "TASK=sst2", "MODEL=runs/a"], "error: give TEACHER="),
+        (["finetune", "MODEL=runs/a"], "error: give TASK_FILE=, the YAML file of your task"),
         (["squad", "SWEEP=paper"], "error: SWEEP= is for glue and glue-all"),
         (["swag", "SWEEP=paper"], "error: SWEEP= is for glue and glue-all"),
         (["ner", "SWEEP=paper"], "error: SWEEP= is for glue and glue-all"),
@@ -100,6 +101,10 @@ def test_a_mistake_is_one_line(repository, words, message):
         (["card", "RUN=runs/mrpc"], "recipes/write_model_card.py --run_dir runs/mrpc"),
         (["report", "RUN=runs/a"], "recipes/write_report.py --runs runs/a"),
         (["compare", "RUNS=runs/a runs/b"], "recipes/write_report.py --runs runs/a runs/b"),
+        (
+            ["finetune", "TASK_FILE=a.yaml", "MODEL=m", "LAUNCH=ddp", "CUDA_VISIBLE_DEVICES=0,1"],
+            "--num_processes 2 recipes/finetune.py --task_file a.yaml --model_name_or_path m",
+        ),
         (
             ["tinybert", "TASK=sst2", "TEACHER=t", "MODEL=m"],
             "--model_name_or_path runs/sst2_layers --teacher t --output_dir",

@@ -191,15 +191,19 @@ def retire_later_checkpoints(run_folder: Path, checkpoint: Path) -> list[Path]:
     return moved
 
 
-def remove_leftovers(run_folder: Path) -> None:
-    """Delete what a killed process left while it wrote or deleted a checkpoint.
-
-    One that it was about to replace is put back.
-    """
+def put_back(run_folder: Path) -> None:
+    """Give a checkpoint its name again that a killed process was about to replace."""
     for old in run_folder.glob(f"{ASIDE_PREFIX}old-checkpoint-*"):
         target = run_folder / old.name.removeprefix(f"{ASIDE_PREFIX}old-")
         if not target.exists() and why_incomplete(old) is None:
             old.rename(target)
+
+
+def remove_leftovers(run_folder: Path) -> None:
+    """Delete what a killed process left while it wrote or deleted a checkpoint.
+
+    `put_back` has been called.
+    """
     for path in run_folder.glob(f"{ASIDE_PREFIX}*"):
         logger.info("%s: left by an interrupted save, deleted", path)
         shutil.rmtree(path, ignore_errors=True)

@@ -201,6 +201,18 @@ def test_features_that_are_masked_already_are_taken_as_they_are():
     assert batch["input_ids"][0, 1] == features[0]["input_ids"][1]
 
 
+@pytest.mark.parametrize("name", ["labels", "next_sentence_label"])
+@pytest.mark.parametrize("row", [0, 1])
+def test_rows_of_which_some_alone_have_labels_are_refused(name, row):
+    """What a batch of both would learn depends on which is the first."""
+    features = make_features(2)
+    for feature in features:
+        feature.pop(name, None)
+    features[row][name] = 0 if name == "next_sentence_label" else [-100] * 3
+    with pytest.raises(InputError, match=f"some rows of a batch have {name}, others have not"):
+        collate(features)
+
+
 def test_padding_to_a_length_or_a_multiple():
     features = make_features()
 

@@ -127,6 +127,11 @@ def test_what_does_not_fit_is_refused(tokenizer):
     with pytest.raises(InputError, match="--feature_dtype float32"):
         word_features(large, tokenizer, make_sentences(0), max_seq_length=64)
 
+    with torch.no_grad():
+        large.embeddings.LayerNorm.bias[0] = torch.nan
+    with pytest.raises(InputError, match="outputs are not finite; it has diverged"):
+        word_features(large, tokenizer, make_sentences(0), max_seq_length=64)
+
 
 # The BiLSTM
 

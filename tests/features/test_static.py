@@ -12,14 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.metrics.pairwise import cosine_similarity
+from sklearn.model_selection import ShuffleSplit
 
 from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import StaticArguments
 from bert_recipes.features.results import save_results
 from bert_recipes.features.static import (
+    SEED,
     compare,
     cosines,
     find_mentions,
+    fit_classifier,
     frozen_features,
     make_table,
     measure_words,
@@ -233,6 +236,23 @@ def test_frozen_vectors_are_those_of_stock_transformers(checkpoint, stock_states
         expected = [states[-1][0], states[-1].mean(0), sum(states[-4:]).mean(0)]
         for (train_vectors,), values in zip(vectors.values(), expected, strict=True):
             np.testing.assert_allclose(train_vectors[row], values, atol=2e-5)
+
+
+def test_texts_that_the_encoder_reads_in_part_are_said(checkpoint, caplog):
+    examples = [TextExample(idx=0, text="ab c " * 20), TextExample(idx=1, text="f")]
+    split = Split(name="train", examples=examples, source="", num_rows=2)
+    dict(
+        frozen_features([split], str(checkpoint), StaticArguments(max_seq_length=16, use_cpu=True))
+    )
+    assert "1 texts are longer than 16 positions" in caplog.text
+
+
+def test_labels_that_are_one_but_for_the_tenth_that_chooses_are_refused():
+    labels = np.zeros(20, dtype=int)
+    _, held_out = next(ShuffleSplit(1, test_size=0.1, random_state=SEED).split(labels))
+    labels[held_out] = 1
+    with pytest.raises(InputError, match="give more of them"):
+        fit_classifier(np.ones((20, 2)), labels, "accuracy")
 
 
 def test_c_is_chosen_without_the_evaluation_labels(planted_results, checkpoint, tmp_path):

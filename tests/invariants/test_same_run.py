@@ -264,6 +264,10 @@ def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_th
     assert longer["trainer"].state.global_step == 15
     rates = logged(longer["history"], "learning_rate")
     assert rates[12:] == pytest.approx([3e-3 / 15, 2e-3 / 15, 1e-3 / 15], rel=1e-4)
+    # Or steps.
+    settings |= {"max_minutes": None, "max_steps": 14}
+    by_steps = run("e", resume_from=str(tmp_path / "a" / "checkpoint-12"), **settings)
+    assert by_steps["trainer"].state.global_step == 14
 
 
 class Momentum(TrainerCallback):

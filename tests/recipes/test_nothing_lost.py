@@ -22,6 +22,7 @@ from bert_recipes.finetuning import question_answering
 from bert_recipes.finetuning.question_answering import QuestionAnswering
 from bert_recipes.run_folder import UNFINISHED_FILE
 from bert_recipes.training.bert_trainer import PreTrainingSums
+from bert_recipes.training.trainer import RecipeTrainer
 
 
 CPU = "--use_cpu true --disable_tqdm true --precision fp32 --logging_steps 1"
@@ -144,6 +145,27 @@ def test_a_signal_ends_the_evaluation_of_pre_training_within_a_batch(
     call_recipe("pretrain", flags)
     assert_alike(folder, straight)
     assert step < 4 or model_of_last_step(folder) == model
+
+
+def test_a_last_step_that_is_the_best_is_saved_once(
+    call_recipe, small_store, tmp_path, monkeypatch
+):
+    """Before it is measured; once more would take the checkpoint from its place for a moment."""
+    steps = []
+    save = RecipeTrainer._save_checkpoint
+
+    def count(trainer, *args):
+        steps.append(trainer.state.global_step)
+        save(trainer, *args)
+
+    monkeypatch.setattr(RecipeTrainer, "_save_checkpoint", count)
+    best = "--save_strategy best --metric_for_best_model mlm_loss"
+    flags = f"--store {small_store} {PRETRAIN} {best} --output_dir {tmp_path}/run"
+    call_recipe("pretrain", flags)
+    state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
+    assert state["best_global_step"] == 4
+    assert state["best_model_checkpoint"].endswith("checkpoint-4")
+    assert steps.count(4) == 1
 
 
 # Fine-tuning

@@ -6,11 +6,14 @@ import re
 import english_runs
 import pytest
 
+from bert_recipes.data.prepare import CorpusArguments, prepare_store
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import LikelihoodArguments, SentenceArguments
 from bert_recipes.features.blimp_curve import count_words
 from bert_recipes.features.likelihood import open_scorer
+from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.tokenization.others import train_byte_bpe
 
 
 def test_sentences_and_pairs_have_their_files(call_recipe, tiny_checkpoint, tmp_path):
@@ -104,3 +107,19 @@ def test_words_are_pieces_that_begin_one_with_a_letter_or_a_digit(small_store):
     """Of its vocabulary 95 pieces begin a word, 20 go on with one, 5 are special."""
     store = open_store(small_store)
     assert count_words(store) == store.train.unigram_counts[5:100].sum()
+
+
+def test_words_of_bytes_are_told_from_punctuation(tmp_path):
+    """The mark of a word's beginning is a letter itself."""
+    text = 'the cat ( - " dog\n'
+    (tmp_path / "text.txt").write_text(text * 4 + "\n" + text * 4)
+    tokenizer, _ = train_byte_bpe([text] * 9, vocab_size=280, show_progress=False)
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    arguments = CorpusArguments(
+        files=[str(tmp_path / "text.txt")],
+        tokenizer=str(tmp_path / "tokenizer"),
+        output_dir=str(tmp_path / "store"),
+        num_processes=1,
+    )
+    store = open_store(prepare_store(arguments, load_tokenizer(tmp_path / "tokenizer")).path)
+    assert count_words(store) == 8 * 3

@@ -456,6 +456,7 @@ def data_of(_, **settings):
         (make, {"logging_nan_inf_filter": True}, "leave it out: it would hide"),
         (make, {"auto_find_batch_size": True}, "the global batch would change"),
         (make, {"save_on_each_node": True}, "output_dir is one folder of all machines"),
+        (make, {"enable_jit_checkpoint": True}, "SIGTERM saves a checkpoint anyway"),
         (make, {"bf16": True, "precision": "fp32"}, "give one of them"),
         (make, {"hub_token": "hf_x"}, "log in with `hf auth login`"),
         (make, {"global_train_batch_size": 0}, "global batch of 0 cannot be shared"),

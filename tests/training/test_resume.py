@@ -137,6 +137,9 @@ def test_an_unfinished_run_is_resumed_by_itself_and_what_an_interrupted_save_lef
     (folder / ".aside-saving" / "checkpoint-6").mkdir(parents=True)
     assert claim(folder) == str(folder / "checkpoint-4")
     assert not (folder / ".aside-saving").exists()
+    # Of a kill between the two renames of a checkpoint that replaces another one.
+    (folder / "checkpoint-4").rename(folder / ".aside-old-checkpoint-4")
+    assert claim(folder) == str(folder / "checkpoint-4")
     # Without a checkpoint it starts from scratch, whatever its settings were: nothing of it is
     # worth keeping.
     assert claim(make_run(tmp_path / "other", seed=7)) is None
@@ -372,6 +375,10 @@ def test_a_run_that_began_with_a_checkpoint_is_resumed_by_the_same_command(tmp_p
     check_output_dir(settings(branch, checkpoint))
     assert claim(branch, checkpoint) == str(newest)
     assert (tmp_path / "run" / "checkpoint-2").is_dir()
+    # A copy of a run takes up what the run has done since.
+    later = make_checkpoint(tmp_path / "run", 9)
+    write_run_id(later / RUN_ID_FILE, "of the run")
+    assert claim(branch, later) == str(later)
     # Once finished it is another run.
     (branch / RESULTS_FILE).write_text("{}")
     refused(branch, "holds a finished run", checkpoint)

@@ -5,12 +5,14 @@ tests/invariants.
 import pytest
 import torch
 from accelerate.utils import DeepSpeedPlugin
+from torch.distributed.fsdp import StateDictType
 
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.training import trainer as base_trainer
 from bert_recipes.training.arguments import PreTrainingArguments
+from bert_recipes.training.engines import complete_engine
 from bert_recipes.training.speed import BatchStats
 from bert_recipes.training.trainer import RecipeTrainer
 
@@ -53,6 +55,23 @@ def test_deepspeed_with_an_optimizer_or_a_schedule_of_its_own_is_refused(open_tr
         InputError, match=rf"section '{section}'; take it out: --optimizer and --schedule decide"
     ):
         open_trainer({}, deepspeed_plugin=plugin)
+
+
+def test_weights_are_written_whole_whatever_the_launcher_says(open_trainer):
+    """With Accelerate's own defaults a finished run would have no model."""
+    environment = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+    environment["FSDP_STATE_DICT_TYPE"] = "SHARDED_STATE_DICT"
+    plugin = open_trainer(environment).accelerator.state.fsdp_plugin
+    assert plugin.state_dict_type == StateDictType.FULL_STATE_DICT
+
+
+def test_weights_of_zero_3_are_gathered_whatever_its_file_says(tmp_path):
+    pytest.importorskip("deepspeed", reason="deepspeed is an extra")
+    plugin = DeepSpeedPlugin(hf_ds_config={"zero_optimization": {"stage": 3}})
+    args = PreTrainingArguments(output_dir=str(tmp_path), use_cpu=True, precision="fp32")
+    complete_engine(args, {"deepspeed_plugin": plugin})
+    zero = plugin.deepspeed_config["zero_optimization"]
+    assert zero["stage3_gather_16bit_weights_on_model_save"] is True
 
 
 def test_each_training_by_the_clock_begins_at_0(open_trainer):

@@ -170,6 +170,7 @@ class DataCollatorForPreTraining(MaskingRates):
             "token_type_ids": self._pad(features, "token_type_ids", size, 0),
             "attention_mask": attention_mask.astype(np.int64),
         }
+        self._check_same_columns(features)
         if "labels" in features[0]:
             batch["labels"] = self._pad(features, "labels", size, IGNORE_INDEX)
         else:
@@ -186,6 +187,16 @@ class DataCollatorForPreTraining(MaskingRates):
             draws = keyed_uniforms(keys[:, None], _STREAM_DRAWS, np.arange(size))
             batch["draws"] = draws.astype(np.float32)
         return {name: torch.from_numpy(values) for name, values in batch.items()}
+
+    def _check_same_columns(self, features: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse rows of which some alone have labels: a batch would take the first one's word."""
+        for name in ("labels", "next_sentence_label"):
+            numbers = {name in feature for feature in features}
+            if len(numbers) > 1:
+                raise InputError(
+                    f"some rows of a batch have {name}, others have not; give it to all of them, "
+                    f"{IGNORE_INDEX} where there is none"
+                )
 
     def _padded_length(self, longest: int) -> int:
         """Return the positions of a batch."""

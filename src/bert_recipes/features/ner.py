@@ -102,10 +102,13 @@ def word_features(
         hidden = hidden_states(encoder, inputs, tokenizer.pad_token_id, range(num_states))
         for layer, states in hidden.items():
             values = states[rows].float()
-            if values.abs().max() > np.finfo(vectors.dtype).max:
+            largest = values.abs().max()
+            if not largest.isfinite():
+                raise InputError("the model's outputs are not finite; it has diverged")
+            if largest > np.finfo(vectors.dtype).max:
                 raise InputError(
-                    f"layer {layer}: a value above 65,504 does not fit; give --feature_dtype "
-                    "float32"
+                    f"layer {layer}: a value above 65,504 does not fit into float16; "
+                    "recipes/feature_based_ner.py has --feature_dtype float32"
                 )
             vectors[layer, words] = values.cpu().numpy()
     return LayerFeatures(vectors, starts)

@@ -220,10 +220,17 @@ def fit_classifier(vectors: Any, labels: np.ndarray, metric: str) -> GridSearchC
         labels: int (N,).
         metric: By which C is chosen.
     """
+    split = ShuffleSplit(1, test_size=0.1, random_state=SEED)
+    chosen, _ = next(split.split(labels))
+    if len(set(labels[chosen].tolist())) < 2:
+        raise InputError(
+            f"of {len(labels)} training examples all have one label, but for those of the tenth on "
+            "which the strength is chosen; give more of them"
+        )
     search = GridSearchCV(
         LogisticRegression(max_iter=1000),
         {"C": STRENGTHS},
-        cv=ShuffleSplit(1, test_size=0.1, random_state=SEED),
+        cv=split,
         scoring=lambda model, rows, gold: compute([metric], model.predict(rows), gold)[metric],
     )
     return search.fit(vectors, labels)
@@ -321,6 +328,7 @@ def frozen_features(splits: Splits, checkpoint: str, args: StaticArguments) -> I
     extractor = open_extractor(settings)
 
     vectors_of_splits = []
+    num_truncated = 0
     for split in splits:
         inputs = []
         for example in cast(Sequence[TextExample], split.examples):
@@ -334,6 +342,14 @@ def frozen_features(splits: Splits, checkpoint: str, args: StaticArguments) -> I
                 for item, tokens in zip(chunk.inputs, chunk.vectors[column], strict=True):
                     vectors[name].append(pool(tokens, item, pooling))
         vectors_of_splits.append(vectors)
+        num_truncated += sum(item.is_truncated for item in inputs)
+    if num_truncated:
+        logger.warning(
+            "%d texts are longer than %d positions: the encoder reads their beginning, the other "
+            "vectors all of them; raise --max_seq_length",
+            num_truncated,
+            args.max_seq_length,
+        )
 
     for name in vectors_of_splits[0]:
         yield name, [np.stack(vectors[name]) for vectors in vectors_of_splits]

@@ -127,7 +127,8 @@ def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
             without a letter ("PER") are entities as long as they are the same.
 
     Source: conlleval, startOfChunk and endOfChunk; as
-    `seqeval.metrics.sequence_labeling.get_entities`.
+    `seqeval.metrics.sequence_labeling.get_entities`, which does not know the letters U, L, M and W
+    of BILOU and BMEWO.
 
     Example:
         >>> find_entities(["I-PER", "I-PER", "O", "B-LOC", "B-LOC", "I-ORG"])

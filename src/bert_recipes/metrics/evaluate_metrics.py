@@ -38,7 +38,7 @@ class NamedMetric(evaluate.Metric):
     """Any metric by its configuration name, of `CONFIGS`.
 
     "squad", "squad_v2" and "entities" take and give what evaluate's own squad, squad_v2 and seqeval
-    do.
+    do; the last also reads BILOU, BMEWO and tags without a letter.
     """
 
     def _info(self) -> evaluate.MetricInfo:

@@ -167,6 +167,7 @@ class RunArguments(TrainingArguments):
         "auto_find_batch_size": {
             "refused": "the global batch would change with the memory at hand"
         },
+        "enable_jit_checkpoint": {"refused": "SIGTERM saves a checkpoint anyway, and ends the run"},
         "save_on_each_node": {"refused": "output_dir is one folder of all machines"},
         "ignore_data_skip": {"refused": "a resumed run continues where it stopped"},
         "resume_from_checkpoint": {

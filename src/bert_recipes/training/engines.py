@@ -91,6 +91,10 @@ def _complete_deepspeed(config: dict[str, Any]) -> None:
     config["fp16"] = {"enabled": False}
     # With an offloaded optimizer Accelerate would take an Adam of DeepSpeed.
     config["zero_force_ds_cpu_optimizer"] = False
+    zero = config.get("zero_optimization", {})
+    if zero.get("stage") == 3:
+        # Without it no model.safetensors is written.
+        zero["stage3_gather_16bit_weights_on_model_save"] = True
 
 
 def _complete_fsdp(args: TrainingArguments, plugin: Any) -> None:
@@ -98,6 +102,8 @@ def _complete_fsdp(args: TrainingArguments, plugin: Any) -> None:
         raise InputError(
             f"fsdp_version is {plugin.fsdp_version}; allowed: 2, as in accelerate_configs/fsdp.yaml"
         )
+    # With Accelerate's default for FSDP2 the Trainer writes no model.safetensors.
+    plugin.set_state_dict_type("FULL_STATE_DICT")
     if args.bf16:
         # Counts and losses are inputs and outputs of the model: they are not rounded, nor are sums
         # of gradients.

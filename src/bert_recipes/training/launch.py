@@ -41,12 +41,15 @@ def take_one_gpu(args: TrainingArguments, *, trains: bool) -> None:
         return
     if trains:
         launch = command_hint(
-            checkout="LAUNCH=ddp (accelerate_configs/ddp.yaml)",
+            checkout=(
+                "LAUNCH=ddp with make, or accelerate launch --config_file "
+                f"accelerate_configs/ddp.yaml --num_processes {args.n_gpu} recipes/..."
+            ),
             wheel="accelerate launch --multi_gpu -m bert_recipes",
         )
         raise InputError(
-            f"one process sees {args.n_gpu} GPUs; use {launch} for one process a GPU, or "
-            "CUDA_VISIBLE_DEVICES=0 for one GPU"
+            f"one process sees {args.n_gpu} GPUs; for one process a GPU use {launch}; for one GPU "
+            "CUDA_VISIBLE_DEVICES=0"
         )
     logger.info("one of %d GPUs is used", args.n_gpu)
     args._n_gpu = 1

@@ -16,7 +16,9 @@ from bert_recipes.checkpointing import (
     last_complete,
     list_checkpoints,
     may_replace_card,
+    put_back,
     read_run_id,
+    read_step,
     remove_leftovers,
     retire_later_checkpoints,
     why_incomplete,
@@ -116,7 +118,6 @@ _CHANGEABLE = {
     "parallelism_config",
     "local_rank",
     "skip_memory_metrics",
-    "enable_jit_checkpoint",
     "torch_empty_cache_steps",
     "average_tokens_across_devices",
     "include_num_input_tokens_seen",
@@ -253,6 +254,7 @@ def _starts_from_scratch(resume: str, folder: Path) -> bool:
 
 def _find_checkpoint(args: Any, folder: Path) -> str | None:
     resume = args.resume
+    put_back(folder)
     if args.overwrite_run or _starts_from_scratch(resume, folder):
         return None
     if resume not in RESUME_WORDS:
@@ -276,7 +278,10 @@ def _find_checkpoint(args: Any, folder: Path) -> str | None:
 
 
 def _checkpoint_of_branch(args: Any, folder: Path) -> str | None:
-    """Return the newest checkpoint of a run that began with `args.resume`, of another folder."""
+    """Return the newest checkpoint of a run that began with `args.resume`, of another folder.
+
+    None where there is none that is later.
+    """
     if _lies_in(Path(args.resume), folder):
         if folder / Path(args.resume).name not in list_checkpoints(folder):
             raise InputError(
@@ -287,7 +292,7 @@ def _checkpoint_of_branch(args: Any, folder: Path) -> str | None:
     if not _goes_on(args, folder):
         return None
     checkpoint, _ = last_complete(folder)
-    if checkpoint is None:
+    if checkpoint is None or read_step(checkpoint) < read_step(Path(args.resume)):
         return None
     logger.info(
         "the run in %s has gone on since %s: it is resumed from %s",

@@ -25,7 +25,7 @@ from bert_recipes.checkpointing import keep_run_id, read_step, write_run_id
 from bert_recipes.config import save_config
 from bert_recipes.data.store import MAX_NAMED_SOURCES, describe_store
 from bert_recipes.errors import InputError, PushError, saving
-from bert_recipes.files import atomic_write, fingerprint_files, hash_of, strict
+from bert_recipes.files import atomic_write, fingerprint_files, hash_of, strict, sync_paths
 from bert_recipes.hub_access import OLD_WEIGHTS
 from bert_recipes.run_folder import (
     CONFIG_FILE,
@@ -218,6 +218,9 @@ def run_training(
         failure = error
     # A failed push is no reason to train again: finish the run, then raise.
     if trainer.is_world_process_zero():
+        # Before the checkpoint goes, what replaces it is on the disk.
+        sync_paths(path for path in folder.iterdir() if path.is_file())
+        sync_paths([folder])
         (folder / UNFINISHED_FILE).unlink(missing_ok=True)
         # With --save_strategy no the checkpoint at the end was only for a resume.
         last_step = trainer.state.global_step

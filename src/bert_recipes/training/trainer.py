@@ -133,7 +133,13 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 # Of stock `TrainingArguments`; `RunArguments` has the reasons.
-_REFUSED = ("auto_find_batch_size", "ignore_data_skip", "save_on_each_node", "save_only_model")
+_REFUSED = (
+    "auto_find_batch_size",
+    "enable_jit_checkpoint",
+    "ignore_data_skip",
+    "save_on_each_node",
+    "save_only_model",
+)
 
 
 def _check_stock(args: Any, compute_loss_func: Any) -> None:
@@ -148,7 +154,7 @@ def _check_stock(args: Any, compute_loss_func: Any) -> None:
             "own, over the global batch; leave them out, or override micro_batch_loss"
         )
     for name in _REFUSED:
-        if is_stock and getattr(args, name):
+        if is_stock and getattr(args, name, False):  # the oldest transformers lack one
             reason = RunArguments.LIBRARY_FIELDS[name]["refused"]
             raise InputError(f"{name} is {getattr(args, name)}; leave it out: {reason}")
 
@@ -399,10 +405,11 @@ class RecipeTrainer(Trainer):
         if not math.isfinite(self._total_at_log):
             self._total_at_log = 0.0
             self._steps_without_loss = self._step_of_log
-        self.clock = self._loaded_state.get("clock", 0.0)
-        # The minutes may be others than before, with allow_changes.
-        minutes_before = self._loaded_state.get("max_minutes")
-        if minutes_before and self.args.max_minutes:
+        # The minutes may be others than before, or steps now, with allow_changes.
+        self.clock = 0.0
+        if self.args.max_minutes:
+            minutes_before = self._loaded_state.get("max_minutes") or self.args.max_minutes
+            self.clock = self._loaded_state.get("clock", 0.0)
             self.clock *= minutes_before / self.args.max_minutes
         self._longest_pause = self._loaded_state.get("longest_pause", 0.0)
         self._shared_clock = PreviousNumber()
@@ -569,6 +576,8 @@ class RecipeTrainer(Trainer):
             first=first_step * args.gradient_accumulation_steps,
             skipped=self.num_resumed_steps * args.gradient_accumulation_steps,
         )
+        # The oldest transformers lack it.
+        start_method = getattr(args, "dataloader_multiprocessing_context", None)
         return DataLoader(
             self.train_dataset if dataset is None else dataset,
             batch_sampler=batches,
@@ -581,6 +590,7 @@ class RecipeTrainer(Trainer):
             # reads on: the process would wait for that batch for ever.
             timeout=args.ddp_timeout if args.dataloader_num_workers else 0,
             worker_init_fn=ignore_signals,
+            multiprocessing_context=start_method if args.dataloader_num_workers else None,
         )
 
     def device_collator(self, collator: Callable[[list[Any]], Any]) -> DeviceCollator:
@@ -1183,6 +1193,7 @@ class RecipeTrainer(Trainer):
             if saves_first:
                 self._log_and_save(*args, **kwargs)
                 self.control.should_evaluate = True
+                self._evaluation_is_due = False
             self._do_what_is_due(saves_first, *args, **kwargs)
             if saves_first:
                 self._choose_best_again()
@@ -1220,9 +1231,9 @@ class RecipeTrainer(Trainer):
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """Return whether to save this step, which stock does where save_strategy is best.
 
-        A save that is due anyway stays due. A metric that this data lacks, as of a type of
-        entities, is never the best; nor is one that is undefined, as a correlation of equal
-        predictions.
+        A save that is due anyway stays due; the last step was saved before. A metric that this
+        data lacks, as of a type of entities, is never the best; nor is one that is undefined, as a
+        correlation of equal predictions.
         """
         name = self.args.metric_for_best_model
         if name is not None:
@@ -1234,7 +1245,7 @@ class RecipeTrainer(Trainer):
         is_best: bool = super()._determine_best_metric(metrics, trial)
         if is_best and self.args.load_best_model_at_end and not self._is_saved:
             self.control.should_save = True
-        return is_best or self.control.should_save
+        return (is_best and not self._is_saved) or self.control.should_save
 
     def evaluate_at_end(self) -> dict[str, float]:
         """Return the metrics of the finished model.
