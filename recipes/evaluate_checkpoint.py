@@ -147,7 +147,9 @@ def measure_pretraining(
     logger.info(
         "inputs of up to %d tokens, at most %d pairs", data.max_seq_length, data_args.max_eval_pairs
     )
-    objective = OBJECTIVES["electra" if model.config.model_type == "electra" else "bert"]
+    # A generator of ELECTRA by itself is a masked LM.
+    has_generator = hasattr(model, "generator")
+    objective = OBJECTIVES["electra" if has_generator else "bert"]
     trainer = make_trainer(model, args, data, data_args.max_eval_pairs, objective.trainer_class())
     results = trainer.measure_all()
     results["model"] = model_args.model_name_or_path

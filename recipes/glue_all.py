@@ -106,7 +106,8 @@ def check_tasks(
     """Return the runs of each task, after a check of all."""
     folder = Path(args.output_dir)
     runs = {}
-    checkpoint: list[str] = []  # that the first task has found, for all
+    # All tasks start from the checkpoint that the first one finds.
+    checkpoint: list[str] = []
     for name in args.tasks:
         run_flags = replace_flags(flags, ["--task", name, *task_flags[name]])
         if "model_name_or_path" not in given_flags(run_flags):

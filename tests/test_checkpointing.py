@@ -11,9 +11,9 @@ from bert_recipes.checkpointing import (
     commit,
     last_complete,
     list_checkpoints,
-    put_back,
     read_step,
     remove_leftovers,
+    restore_replaced,
     retire_later_checkpoints,
     rotate,
     staging_dir,
@@ -183,7 +183,7 @@ def test_what_a_kill_leaves_is_removed_and_an_old_checkpoint_put_back(tmp_path):
     write_parts(staging_dir(tmp_path) / "checkpoint-2", 2)
     (tmp_path / ".aside-old-checkpoint-1").mkdir()
     (tmp_path / "run.yaml").touch()
-    put_back(tmp_path)
+    restore_replaced(tmp_path)
     remove_leftovers(tmp_path)
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["checkpoint-1", "checkpoint-2", "run.yaml"]

@@ -191,7 +191,7 @@ def retire_later_checkpoints(run_folder: Path, checkpoint: Path) -> list[Path]:
     return moved
 
 
-def put_back(run_folder: Path) -> None:
+def restore_replaced(run_folder: Path) -> None:
     """Give a checkpoint its name again that a killed process was about to replace."""
     for old in run_folder.glob(f"{ASIDE_PREFIX}old-checkpoint-*"):
         target = run_folder / old.name.removeprefix(f"{ASIDE_PREFIX}old-")
@@ -202,7 +202,7 @@ def put_back(run_folder: Path) -> None:
 def remove_leftovers(run_folder: Path) -> None:
     """Delete what a killed process left while it wrote or deleted a checkpoint.
 
-    `put_back` has been called.
+    Call `restore_replaced` first.
     """
     for path in run_folder.glob(f"{ASIDE_PREFIX}*"):
         logger.info("%s: left by an interrupted save, deleted", path)

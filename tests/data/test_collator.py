@@ -209,7 +209,7 @@ def test_rows_of_which_some_alone_have_labels_are_refused(name, row):
     for feature in features:
         feature.pop(name, None)
     features[row][name] = 0 if name == "next_sentence_label" else [-100] * 3
-    with pytest.raises(InputError, match=f"some rows of a batch have {name}, others have not"):
+    with pytest.raises(InputError, match=f"only some rows of a batch have {name}; give it to all"):
         collate(features)
 
 

@@ -251,7 +251,7 @@ def test_labels_that_are_one_but_for_the_tenth_that_chooses_are_refused():
     labels = np.zeros(20, dtype=int)
     _, held_out = next(ShuffleSplit(1, test_size=0.1, random_state=SEED).split(labels))
     labels[held_out] = 1
-    with pytest.raises(InputError, match="give more of them"):
+    with pytest.raises(InputError, match="all the others have one label; give more examples"):
         fit_classifier(np.ones((20, 2)), labels, "accuracy")
 
 

@@ -231,7 +231,7 @@ def test_ten_documents_are_a_corpus(prepare_text, caplog):
     splits = prepare_text(text, validation_fraction=0.1).metadata["splits"]
 
     assert [entry["num_documents"] for entry in splits.values()] == [8, 2]
-    assert "fewer than 2 of the 10 documents: this many are held out" in caplog.text
+    assert "fewer than 2 of the 10 different documents: this many are held out" in caplog.text
 
 
 def test_of_a_few_books_some_are_held_out(prepare, tmp_path, caplog):

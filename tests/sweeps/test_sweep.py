@@ -345,6 +345,7 @@ def test_a_best_run_that_ends_elsewhere_when_it_is_run_again_is_chosen_anew(benc
         for run in combination["runs"]:
             values[combination["name"], run["seed"]] = run["value"]
     assert values["learning_rate-5e-5", 1] == -0.9
+    assert with_weights(bench.output) == {report["best_run"]}
     assert report["best_run"] == os.path.relpath((bench.output / "best").resolve(), bench.output)
     assert best["eval_f1"] == values[report["best"], int(report["best_run"][-1])]
 

@@ -181,7 +181,7 @@ def save_own_bpe(folder, template=None, merges=()):
 
 def test_a_tokenizer_that_adds_no_special_tokens_is_refused(tmp_path):
     save_own_bpe(tmp_path)
-    with pytest.raises(InputError, match="puts no <s> before a text, or no </s> behind it"):
+    with pytest.raises(InputError, match="puts no <s> before two texts, or no </s> behind them"):
         load_tokenizer(tmp_path)
 
 
@@ -191,6 +191,19 @@ def test_a_vocabulary_without_latin_letters_is_opened(tmp_path):
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.layout == PairLayout((0,), (2,), (2,), 0)
     assert tokenizer.encode_ids("ბა") == [6, 5]
+
+
+def test_a_cased_vocabulary_without_latin_letters_stays_cased(tmp_path):
+    """Neither A nor a has an id of its own in it."""
+    texts = ["ДОМ дом Дома дома"] * 5
+    trained, _ = train_unigram(texts, vocab_size=30, lowercase=False, show_progress=False)
+    trained.save_pretrained(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.fingerprint == trained.fingerprint
+    assert loaded.encode_ids("ДОМ") != loaded.encode_ids("дом")
+    loaded.save_pretrained(tmp_path / "again")
+    assert load_tokenizer(tmp_path / "again").fingerprint == trained.fingerprint
+    assert pickle.loads(pickle.dumps(loaded)).normalize("Дом") == "Дом"
 
 
 def test_a_file_that_the_library_cannot_read_is_one_line(tokenizer, tmp_path):

@@ -5,7 +5,11 @@ tests/invariants.
 import pytest
 import torch
 from accelerate.utils import DeepSpeedPlugin
-from torch.distributed.fsdp import StateDictType
+from torch.distributed.fsdp import (
+    FullOptimStateDictConfig,
+    FullStateDictConfig,
+    StateDictType,
+)
 
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import BertForPreTraining
@@ -63,6 +67,10 @@ def test_weights_are_written_whole_whatever_the_launcher_says(open_trainer):
     environment["FSDP_STATE_DICT_TYPE"] = "SHARDED_STATE_DICT"
     plugin = open_trainer(environment).accelerator.state.fsdp_plugin
     assert plugin.state_dict_type == StateDictType.FULL_STATE_DICT
+    assert isinstance(plugin.state_dict_config, FullStateDictConfig)
+    # What a resume asks for.
+    assert isinstance(plugin.optim_state_dict_config, FullOptimStateDictConfig)
+    assert plugin.optim_state_dict_config.rank0_only
 
 
 def test_weights_of_zero_3_are_gathered_whatever_its_file_says(tmp_path):

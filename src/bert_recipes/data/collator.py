@@ -189,13 +189,16 @@ class DataCollatorForPreTraining(MaskingRates):
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 
     def _check_same_columns(self, features: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse rows of which some alone have labels: a batch would take the first one's word."""
+        """Refuse a batch in which only some rows have labels.
+
+        The first row decides for the whole batch.
+        """
         for name in ("labels", "next_sentence_label"):
-            numbers = {name in feature for feature in features}
-            if len(numbers) > 1:
+            presence = {name in feature for feature in features}
+            if len(presence) > 1:
                 raise InputError(
-                    f"some rows of a batch have {name}, others have not; give it to all of them, "
-                    f"{IGNORE_INDEX} where there is none"
+                    f"only some rows of a batch have {name}; give it to all, with {IGNORE_INDEX} "
+                    "where there is none"
                 )
 
     def _padded_length(self, longest: int) -> int:

@@ -371,8 +371,9 @@ def held_out_threshold(fraction: float, draws_of_documents: Iterable[float]) -> 
         return fraction
 
     logger.warning(
-        "a fraction of %g is fewer than %d of the %d documents: this many are held out, %.0f %% of "
-        "them; with more and shorter documents, or --validation_files, more is left to train on",
+        "a fraction of %g is fewer than %d of the %d different documents: this many are held out, "
+        "%.0f %% of them; with more and shorter documents, or --validation_files, more is left to "
+        "train on",
         fraction,
         MIN_DOCUMENTS,
         len(draws),
@@ -785,7 +786,7 @@ class Preparation:
     def _draw(self, document: Sequence[str], purpose: str = "held out") -> float:
         """Return a number from 0 to 1 that follows from the text and the seed alone.
 
-        What stands in the corpus twice is on one side, and more files leave it there.
+        Copies of a text have the same draw, so they are in one split.
         """
         text = "\n".join(document)
         return draw_from(f"{self.arguments.seed}:{purpose}:{text}")
@@ -924,7 +925,8 @@ class Preparation:
         elif arguments.validation_fraction:
             advice["validation"] = (
                 "raise validation_fraction, name held-out files with validation_files, or end "
-                "documents earlier (document_boundary); documents of one text are held out together"
+                "documents earlier (document_boundary); documents with the same text are in the "
+                "same split"
             )
         else:
             logger.info(

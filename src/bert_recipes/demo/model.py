@@ -74,7 +74,7 @@ def open_demo_model(name: str, work_dir: Path, *, use_cpu: bool = False) -> Demo
             network, new_weights = open_checkpoint(name, cached_only=cached_only)
         lacks = _missing_heads(config, new_weights)
         if isinstance(network, ElectraForPreTraining):
-            # The one that fills masks, if it is there: a new one has learned nothing.
+            # The generator fills masks. One that the checkpoint lacks has learned nothing.
             network = network.electra if FILL_MASK in lacks else network.generator
         network.to("cuda" if torch.cuda.is_available() and not use_cpu else "cpu")
         if NEXT_SENTENCE not in lacks and _learned_order(name):

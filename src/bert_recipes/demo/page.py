@@ -49,11 +49,15 @@ def build_page(model: DemoModel) -> Any:
 def describe(model: DemoModel) -> str:
     """Return the sizes of a checkpoint, and which heads it lacks."""
     config = model.network.config
-    case = "uncased" if model.tokenizer.do_lower_case else "cased"
+    tokenizer = model.tokenizer
+    is_uncased = getattr(tokenizer, "do_lower_case", None)
+    if is_uncased is None:  # stock's tokenizers of bytes do not say it
+        is_uncased = tokenizer.encode_ids("A") == tokenizer.encode_ids("a")
+    case = "uncased" if is_uncased else "cased"
     text = (
         f"{type(model.network).__name__}, {config.num_hidden_layers} layers of "
         f"{config.num_attention_heads} heads, hidden size {config.hidden_size}, "
-        f"{model.network.num_parameters():,} parameters, {len(model.tokenizer):,} tokens, {case}."
+        f"{model.network.num_parameters():,} parameters, {len(tokenizer):,} tokens, {case}."
     )
     if model.lacks:
         text += f" Not shown: {'; '.join(model.lacks)}."

@@ -58,15 +58,10 @@ for number, line in enumerate(sys.stdin, start=1):
     text = line.rstrip("\n")
     columns = text.split("\t")
     if has_choices and len(columns) < 2:
-        print(
-            f"line {number}: a text and its endings, with tabs between, are read", file=sys.stderr
-        )
+        print(f"line {number} is skipped: it has no ending behind a tab", file=sys.stderr)
         continue
     if not has_choices and len(columns) > 2:
-        print(
-            f"line {number}: {len(columns)} texts with tabs between; read are two at most",
-            file=sys.stderr,
-        )
+        print(f"line {number} is skipped: it has {len(columns)} texts, not 1 or 2", file=sys.stderr)
         continue
     if has_choices:
         encodings = tokenizer.encode_batch([(columns[0], ending) for ending in columns[1:]])

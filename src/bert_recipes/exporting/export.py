@@ -47,8 +47,8 @@ REPORT_FILE = "export.json"
 # Inputs on which the outputs are compared: their lengths, beside the longest, and how many of each.
 LENGTHS = (1, 8, 64)
 INPUTS_OF_A_LENGTH = 4
-# The scores of attention of longer ones take gigabytes.
-MOST_TOKENS = 2048
+# The longest input that is compared: attention scores of longer ones take gigabytes.
+MAX_COMPARED_LENGTH = 2048
 
 Batch = Mapping[str, torch.Tensor]
 
@@ -144,7 +144,7 @@ def random_batches(config: PretrainedConfig, head: Head) -> Iterator[Batch]:
     generator = torch.Generator().manual_seed(0)
     pad = config.pad_token_id or 0
     segments = max(1, getattr(config, "type_vocab_size", 1))  # DeBERTa has 0
-    positions = min(num_positions(config, 512), MOST_TOKENS)
+    positions = min(num_positions(config, 512), MAX_COMPARED_LENGTH)
 
     for length in sorted({*LENGTHS, positions}):
         if length > positions:
@@ -216,10 +216,7 @@ def compare_scores(trainer: FineTuningTrainer, exported: nn.Module) -> dict[str,
 
 
 def score_model(trainer: FineTuningTrainer) -> tuple[dict[str, float], dict[str, int]]:
-    """Return the metrics of the Trainer's model, and on how many validation rows each was measured.
-
-    A task may have several validation splits.
-    """
+    """Return metrics of the model on the validation splits, and the number of rows of each."""
     scores = {}
     examples = {}
     for prefix, encoded in trainer.eval_splits.items():

@@ -84,8 +84,9 @@ def count_words(store: Store) -> int:
     vocabulary = tokenizer.get_vocab()
     begins_word = ~find_continuations(vocabulary, len(tokenizer))
     for piece, number in vocabulary.items():
-        text = tokenizer.convert_tokens_to_string([piece])  # bytes have other names in a vocabulary
-        # Of a piece of bytes that is a part of a character, a letter most likely.
+        # A byte-level piece is not spelled as its text.
+        text = tokenizer.convert_tokens_to_string([piece])
+        # A part of a character decodes to U+FFFD; it counts as a letter, as most of them are.
         if not any(char.isalnum() or char == "\ufffd" for char in text):
             begins_word[number] = False
     return int(np.sum(store.train.unigram_counts[begins_word]))

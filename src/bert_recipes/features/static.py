@@ -221,11 +221,11 @@ def fit_classifier(vectors: Any, labels: np.ndarray, metric: str) -> GridSearchC
         metric: By which C is chosen.
     """
     split = ShuffleSplit(1, test_size=0.1, random_state=SEED)
-    chosen, _ = next(split.split(labels))
-    if len(set(labels[chosen].tolist())) < 2:
+    fitted, _ = next(split.split(labels))
+    if len(set(labels[fitted].tolist())) < 2:
         raise InputError(
-            f"of {len(labels)} training examples all have one label, but for those of the tenth on "
-            "which the strength is chosen; give more of them"
+            f"C is chosen on a tenth of the {len(labels)} training examples, and all the others "
+            "have one label; give more examples"
         )
     search = GridSearchCV(
         LogisticRegression(max_iter=1000),

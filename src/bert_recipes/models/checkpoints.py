@@ -36,7 +36,7 @@ MEMBERS: dict[str, type[PreTrainingModel]] = {
     "distilbert": DistilBertForMaskedLM,
     "electra": ElectraForPreTraining,
 }
-# Prefixes of the masked-LM heads' weights.
+# Prefixes of the masked-LM heads' weights; those of ELECTRA's generator are several.
 MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "predictions.", "vocab_", "generator")
 # Those of the heads for pairs.
 PAIR_HEADS = ("cls.seq_relationship.", "sop_classifier.")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from bert_recipes.checkpointing import restore_replaced
 from bert_recipes.config import field_types, members, nearest_name, parse_arguments, read_text
 from bert_recipes.errors import InputError
 from bert_recipes.files import (
@@ -110,7 +111,7 @@ def given_flags(argv: Iterable[str]) -> set[str]:
 
 
 def group_flags(argv: Iterable[str]) -> dict[str, list[str]]:
-    """Return the values of each flag; in which order the flags stand means nothing.
+    """Group the values by flag, to compare command lines whose flags may be in another order.
 
     Example:
         >>> group_flags(["--seed=3", "--files", "a", "b"])
@@ -433,6 +434,7 @@ class RunLauncher(NamedTuple):
         finished run's checkpoints are removed. What the run prints goes to `FOLDER.log`.
         """
         results = read_results(folder)
+        restore_replaced(folder)
         if results is not None:
             logger.info("%s: finished before, kept", folder)
             return results
@@ -528,7 +530,7 @@ def claim_folder(folder: Path, file_name: str, settings: Mapping[str, Any]) -> N
 
 
 def check_plan(file: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse a folder whose `file` says that it is of runs with other settings, or has none."""
+    """Refuse a folder whose plan (`file`) has other settings, or that holds files but no plan."""
     folder = file.parent
     if not file.is_file():
         check_empty(folder)
@@ -596,9 +598,9 @@ def choose_best(combinations: Iterable[Combination]) -> Combination:
 def plan_of(
     flags: Sequence[str], grid: Mapping[str, Any], *, is_search: bool = False
 ) -> dict[str, Any]:
-    """Return what the runs of a sweep have in common.
+    """Return the plan of a sweep: what all its runs have in common.
 
-    Not the metric: another one chooses another run of the same.
+    The metric is left out: it only decides which of the runs is the best.
     """
     return {
         "sweep": grid,
@@ -695,12 +697,17 @@ class Sweep:
     def link_best(self) -> None:
         """Point FOLDER/best to the best run; one whose weights were removed is run again."""
         run = self._best_run()
-        while (run.folder / NO_WEIGHTS_FILE).is_file():  # before seeds were added
+        repeated = []
+        # Its weights were removed before more seeds made it the best.
+        while (run.folder / NO_WEIGHTS_FILE).is_file():
             logger.info("%s is the best run now: it is run again, for its weights", run.folder)
             shutil.rmtree(run.folder)
             runs = self.best.runs
-            runs[runs.index(run)] = self._run(self.best, run.seed)
-            run = self._best_run()  # on a GPU the same run may end elsewhere
+            runs[runs.index(run)] = new_run = self._run(self.best, run.seed)
+            repeated.append(new_run)
+            # On a GPU the repeated run may score lower.
+            run = self._best_run()
+        _keep_weights(run, repeated)
         link = self.folder / "best"
         link.unlink(missing_ok=True)
         link.symlink_to(os.path.relpath(run.folder, self.folder), target_is_directory=True)
@@ -739,7 +746,12 @@ class Sweep:
         hashes["checkpoint"] = base.get("sha256") or base.get("revision")
         settings = tuple(combination.settings.get(name) for name in _OF_DATA)
         first_folder, first_hashes = self.hashes.setdefault(settings, (folder, hashes))
-        changed = [name for name, value in hashes.items() if value != first_hashes.get(name)]
+        changed = []
+        for name, value in hashes.items():
+            first = first_hashes.get(name)
+            # Earlier versions wrote fewer.
+            if None not in (value, first) and value != first:
+                changed.append(name)
         if changed:
             raise InputError(
                 f"{folder}: its {', '.join(changed)} is not that of {first_folder}, so the runs "

@@ -12,10 +12,11 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 from tokenizers import AddedToken
 
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, first_line
 from bert_recipes.files import atomic_dir, check_empty, check_place, read_json_object
-from bert_recipes.hub_access import is_hub_name, why_unreachable
+from bert_recipes.hub_access import is_hub_name, network_errors, why_unreachable
 from bert_recipes.rows import read_lines
+from bert_recipes.run_folder import MODEL_CONFIG_FILE
 from bert_recipes.tokenization.others import load_names_tokenizer, open_stock_tokenizer
 from bert_recipes.tokenization.tokenizer import (
     DEFAULT_MODEL_MAX_LENGTH,
@@ -31,8 +32,8 @@ TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 VOCABULARY_FILE = "vocab.txt"
 ADDED_TOKENS_FILE = "added_tokens.json"
-# By the model's config.json stock transformers knows the class of an old tokenizer.json.
-_FILES = (TOKENIZER_FILE, CONFIG_FILE, VOCABULARY_FILE, ADDED_TOKENS_FILE, "config.json")
+# Where tokenizer_config.json names no class, stock transformers takes it from the model's file.
+_FILES = (TOKENIZER_FILE, CONFIG_FILE, VOCABULARY_FILE, ADDED_TOKENS_FILE, MODEL_CONFIG_FILE)
 
 REPORT_FILE = "tokenizer_report.json"
 # All that is ever written: a folder that holds anything else is not a tokenizer's alone and is left
@@ -153,7 +154,7 @@ def find_tokenizer(name: str) -> Path | None:
 def _find_hub_folder(name: str) -> Path:
     """Return the cached folder of a model's tokenizer files, which are downloaded if need be."""
     from huggingface_hub import constants, hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
+    from huggingface_hub.errors import RemoteEntryNotFoundError
 
     cached = {file: try_to_load_from_cache(name, file) for file in _FILES}
     cached_folder = None
@@ -161,9 +162,10 @@ def _find_hub_folder(name: str) -> Path:
         path = cached[file]
         if isinstance(path, str):
             cached_folder = Path(path).parent
-    # None stands for what was never asked for: another program may have taken one file alone.
-    is_whole = None not in cached.values()
-    if cached_folder is not None and (is_whole or why_unreachable() is not None):
+    # None: the cache does not know whether the model has the file, as where another program took
+    # only one.
+    is_complete = None not in cached.values()
+    if cached_folder is not None and (is_complete or why_unreachable() is not None):
         return cached_folder
     absence = f"{name}: no such file or folder, and no model of that name in the local Hub cache"
     reason = why_unreachable()
@@ -174,12 +176,13 @@ def _find_hub_folder(name: str) -> Path:
         for file in _FILES:
             with contextlib.suppress(RemoteEntryNotFoundError):
                 folder = Path(hf_hub_download(name, file)).parent
-    except HfHubHTTPError as error:
+    except network_errors() as error:
         if cached_folder is not None:
             return cached_folder
-        status = getattr(error.response, "status_code", "?")
+        response = getattr(error, "response", None)
+        answer = getattr(response, "status_code", None) or first_line(error)
         raise InputError(
-            f"{absence}; {constants.ENDPOINT} answers {status}: check the name, or give a local "
+            f"{absence}; {constants.ENDPOINT} answers {answer}: check the name, or give a local "
             "folder"
         ) from None
     files = (TOKENIZER_FILE, VOCABULARY_FILE)
@@ -314,7 +317,7 @@ def _load_serialized(folder: Path, settings: dict[str, Any], do_lower_case: bool
     model_type = _type_of_model(model)
     if model_type in ("BPE", "Unigram"):
         tokenizer = open_stock_tokenizer(folder)
-        is_lower = tokenizer.do_lower_case
+        is_lower = tokenizer.encode_ids("A") == tokenizer.encode_ids("a")
         if do_lower_case not in (None, is_lower):
             logger.warning(
                 "%s: do_lower_case=%s has no effect: a %s tokenizer has its own rules, which are "
@@ -346,9 +349,10 @@ def _load_serialized(folder: Path, settings: dict[str, Any], do_lower_case: bool
 
 
 def _type_of_model(model: Mapping[str, Any]) -> str | None:
-    """Return the type of a tokenizer.json's model, which files of old versions do not name.
+    """Return the type of the model in a tokenizer.json.
 
-    That of released RoBERTa and XLM-RoBERTa is one of them.
+    Old files do not name it, among them those of the released RoBERTa and XLM-RoBERTa: it follows
+    from their fields.
     """
     if "type" in model:
         return str(model["type"])

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,11 @@ class LibraryEncoder:
         """
         return self._encode(text).ids
 
+    def normalize(self, text: str) -> str:
+        """Return a text as it is before it is cut into words."""
+        normalizer = self._tokenizer.normalizer
+        return text if normalizer is None else normalizer.normalize_str(text)
+
     def with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return ids, and the span (start, end) of characters that each was made of.
 
@@ -83,7 +88,7 @@ def with_bulk_encoding(tokenizer: Any) -> Any:
     """Give a stock tokenizer what `OriginalBertTokenizer` has.
 
     These are `text_encoder`, `following_encoder`, `encode_ids`, `encode_word`, `layout`,
-    `fingerprint`, `extra_tokens`, `normalize` and `do_lower_case`.
+    `fingerprint`, `extra_tokens` and `normalize`.
     """
     backend = tokenizer.backend_tokenizer
     # A folder has those of the last call before it was saved.
@@ -93,8 +98,7 @@ def with_bulk_encoding(tokenizer: Any) -> Any:
     tokenizer.text_encoder = tokenizer.encode_ids = LibraryEncoder(serialized)
     tokenizer.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()
     tokenizer.extra_tokens = {}
-    tokenizer.normalize = partial(_normalize, backend.normalizer)
-    tokenizer.do_lower_case = tokenizer.encode_ids("A") == tokenizer.encode_ids("a")
+    tokenizer.normalize = tokenizer.text_encoder.normalize
     # Byte-level pieces hold the space before a word, which a word of a list has lost, and so has a
     # sentence that follows another one.
     has_spaces = any(piece.startswith("\u0120") for piece in tokenizer.get_vocab())
@@ -105,13 +109,9 @@ def with_bulk_encoding(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def _normalize(normalizer: Any, text: str) -> str:
-    return text if normalizer is None else normalizer.normalize_str(text)
-
-
 def _pair_layout(tokenizer: Any) -> PairLayout:
     """Return what a stock tokenizer puts around two texts."""
-    # A text that every tokenizer has an id for: it may have none for a letter.
+    # Every tokenizer has an id for its mask token, but perhaps none for a letter.
     text = tokenizer.mask_token
     # A stock tokenizer may keep the segments to itself (transformers#48128).
     pair = tokenizer(text, text, return_token_type_ids=True)
@@ -148,11 +148,12 @@ def open_stock_tokenizer(folder: Path) -> Any:
             raise InputError(f"{folder}: its tokenizer has no {name}_token, which an encoder needs")
     with_bulk_encoding(tokenizer)
     if tokenizer.cls_token_id not in tokenizer.layout.prefix or not tokenizer.layout.suffix:
-        # Pre-training puts them around every input, and fine-tuning what the tokenizer does.
+        # Pre-training adds both to every input, fine-tuning what the tokenizer adds.
         cls, sep = tokenizer.cls_token, tokenizer.sep_token
         raise InputError(
-            f"{folder}: its tokenizer puts no {cls} before a text, or no {sep} behind it; give "
-            "its tokenizer.json a TemplateProcessing (tokenizers.processors) that does, and save it"
+            f"{folder}: its tokenizer puts no {cls} before two texts, or no {sep} behind them; "
+            "give its tokenizer.json a TemplateProcessing (tokenizers.processors) with `single` "
+            "and `pair`"
         )
     return tokenizer
 

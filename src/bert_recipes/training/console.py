@@ -86,7 +86,7 @@ def pace_line(args: Any, state: Any, seconds: float, trainer: Any = None) -> str
         duration = format_hours(steps * seconds / 3600)
         all_steps = f"{steps:,} steps take about {duration}, without evaluations"
         if len(getattr(trainer, "phases", ())) > 1:
-            all_steps += " (if those of the second phase were as long as the first)"
+            all_steps += ", if inputs of the second phase were as short as those of the first"
     else:
         steps = 60 * minutes / seconds
         all_steps = f"about {steps:,.0f} steps in {minutes:g} minutes"

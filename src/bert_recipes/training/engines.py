@@ -102,7 +102,9 @@ def _complete_fsdp(args: TrainingArguments, plugin: Any) -> None:
         raise InputError(
             f"fsdp_version is {plugin.fsdp_version}; allowed: 2, as in accelerate_configs/fsdp.yaml"
         )
-    # With Accelerate's default for FSDP2 the Trainer writes no model.safetensors.
+    # With Accelerate's default for FSDP2 the Trainer writes no model.safetensors. The settings of
+    # that default would stay.
+    plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
     if args.bf16:
         # Counts and losses are inputs and outputs of the model: they are not rounded, nor are sums

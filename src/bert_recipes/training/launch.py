@@ -48,8 +48,8 @@ def take_one_gpu(args: TrainingArguments, *, trains: bool) -> None:
             wheel="accelerate launch --multi_gpu -m bert_recipes",
         )
         raise InputError(
-            f"one process sees {args.n_gpu} GPUs; for one process a GPU use {launch}; for one GPU "
-            "CUDA_VISIBLE_DEVICES=0"
+            f"one process sees {args.n_gpu} GPUs; to use all, with a process for each: {launch}; "
+            "to use one: CUDA_VISIBLE_DEVICES=0"
         )
     logger.info("one of %d GPUs is used", args.n_gpu)
     args._n_gpu = 1

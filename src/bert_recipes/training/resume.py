@@ -16,10 +16,10 @@ from bert_recipes.checkpointing import (
     last_complete,
     list_checkpoints,
     may_replace_card,
-    put_back,
     read_run_id,
     read_step,
     remove_leftovers,
+    restore_replaced,
     retire_later_checkpoints,
     why_incomplete,
 )
@@ -254,7 +254,7 @@ def _starts_from_scratch(resume: str, folder: Path) -> bool:
 
 def _find_checkpoint(args: Any, folder: Path) -> str | None:
     resume = args.resume
-    put_back(folder)
+    restore_replaced(folder)
     if args.overwrite_run or _starts_from_scratch(resume, folder):
         return None
     if resume not in RESUME_WORDS:
@@ -278,9 +278,9 @@ def _find_checkpoint(args: Any, folder: Path) -> str | None:
 
 
 def _checkpoint_of_branch(args: Any, folder: Path) -> str | None:
-    """Return the newest checkpoint of a run that began with `args.resume`, of another folder.
+    """Return the newest checkpoint in `folder` if its run began with `args.resume`, from elsewhere.
 
-    None where there is none that is later.
+    None if there is none, or if it is older than `args.resume`.
     """
     if _lies_in(Path(args.resume), folder):
         if folder / Path(args.resume).name not in list_checkpoints(folder):

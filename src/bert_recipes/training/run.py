@@ -27,6 +27,7 @@ from bert_recipes.data.store import MAX_NAMED_SOURCES, describe_store
 from bert_recipes.errors import InputError, PushError, saving
 from bert_recipes.files import atomic_write, fingerprint_files, hash_of, strict, sync_paths
 from bert_recipes.hub_access import OLD_WEIGHTS
+from bert_recipes.models.electra import GENERATOR_FOLDER
 from bert_recipes.run_folder import (
     CONFIG_FILE,
     RESULTS_FILE,
@@ -69,7 +70,8 @@ def describe_pretraining_data(settings: Any, data: Any) -> dict[str, Any]:
 def describe_checkpoint(name: str, config: Any) -> dict[str, Any]:
     """Describe the checkpoint that a run began with.
 
-    A folder has its name and the hash of its weights, a checkpoint of the Hub its revision.
+    A folder has its name and, of weights in one file, their hash; a checkpoint of the Hub its
+    revision.
     """
     folder = Path(name)
     if folder.is_dir():
@@ -218,9 +220,12 @@ def run_training(
         failure = error
     # A failed push is no reason to train again: finish the run, then raise.
     if trainer.is_world_process_zero():
-        # Before the checkpoint goes, what replaces it is on the disk.
-        sync_paths(path for path in folder.iterdir() if path.is_file())
-        sync_paths([folder])
+        # Weights and results reach the disk before the mark and the last checkpoint are deleted: a
+        # power cut must not lose both.
+        for model_folder in (folder, folder / GENERATOR_FOLDER):
+            if model_folder.is_dir():
+                files = [path for path in model_folder.iterdir() if path.is_file()]
+                sync_paths([*files, model_folder])
         (folder / UNFINISHED_FILE).unlink(missing_ok=True)
         # With --save_strategy no the checkpoint at the end was only for a resume.
         last_step = trainer.state.global_step

@@ -405,7 +405,7 @@ class RecipeTrainer(Trainer):
         if not math.isfinite(self._total_at_log):
             self._total_at_log = 0.0
             self._steps_without_loss = self._step_of_log
-        # The minutes may be others than before, or steps now, with allow_changes.
+        # A fraction of max_minutes, which allow_changes may change, or replace by steps.
         self.clock = 0.0
         if self.args.max_minutes:
             minutes_before = self._loaded_state.get("max_minutes") or self.args.max_minutes
@@ -1231,9 +1231,9 @@ class RecipeTrainer(Trainer):
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """Return whether to save this step, which stock does where save_strategy is best.
 
-        A save that is due anyway stays due; the last step was saved before. A metric that this
-        data lacks, as of a type of entities, is never the best; nor is one that is undefined, as a
-        correlation of equal predictions.
+        A save that is due stays due. A step that is saved already is not saved again: the last one
+        is saved before its evaluation. A metric that this data lacks, as of a type of entities, is
+        never the best; nor is one that is undefined, as a correlation of equal predictions.
         """
         name = self.args.metric_for_best_model
         if name is not None:
