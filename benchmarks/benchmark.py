@@ -33,7 +33,7 @@ from results import (
     same_machine,
 )
 from sample import BUDGET, OURS, STEPS, STOCK_DEFAULTS, Result, Sample
-from side_by_side import run_sample
+from side_by_side import MAX_SAMPLE_SECONDS, run_sample
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
@@ -471,6 +471,9 @@ class SuiteRun:
 
         One round is finished whatever the time.
         """
+        # The report takes all samples of a run together.
+        if any(_has_other_settings(record, case) for record in earlier):
+            earlier = []
         records = [record for record in earlier if _is_finished(record, case)]
         run_name = earlier[-1]["run"] if earlier else time.strftime("%Y%m%d-%H%M%S")
         # A run to a quality is one long sample.
@@ -520,7 +523,11 @@ class SuiteRun:
     ) -> Result:
         """Run one sample and record it; one that fails is a record with its `error`."""
         start = time.monotonic()
-        result, error = run_sample(sample, self.args.threads)
+        timeout = MAX_SAMPLE_SECONDS
+        if case.suite == "time_to_quality":
+            # Evaluations and the vocabulary do not count as its minutes.
+            timeout += 2 * 60 * self.args.minutes
+        result, error = run_sample(sample, self.args.threads, timeout)
         record = {
             "suite": case.suite,
             "case": case.name,
@@ -545,10 +552,15 @@ class SuiteRun:
 
 def _is_finished(record: Record, case: Case) -> bool:
     """Return whether a record is one that a run of the case would make."""
-    if record["role"] == "matmul":
-        return True
+    if "result" not in record:
+        return False
+    return record["role"] == "matmul" or record["side"] in case.samples
+
+
+def _has_other_settings(record: Record, case: Case) -> bool:
+    """Return whether a record is of a sample with other settings than those of the case."""
     sample = case.samples.get(record["side"])
-    return "result" in record and sample is not None and record["spec"] == sample.describe()
+    return sample is not None and record["spec"] != sample.describe()
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Pre-train for the same minutes under the settings of each row of minutes.yaml.
 
-    python benchmarks/minutes.py --store data/books --minutes 4 --output_dir docs/results/minutes
+    python benchmarks/minutes.py --store data/books --minutes 4
 
 Each run is recipes/pretrain.py with the base configuration, what its row changes, and
 --max_minutes; the machine should do nothing else. Rows of another file: --rows_file.
@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from results import machine_name, same_machine
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.settings import SEEDS, option
 from bert_recipes.training.bert_trainer import EVALUATION_FIELDS
+from bert_recipes.training.speed import describe_machine
 
 
 Values = dict[str, Any]
@@ -68,7 +70,7 @@ class MinutesArguments:
         "default: 12345",
         **SEEDS,
     )
-    output_dir: str = option("docs/results/minutes", "folder of results.json and table.md")
+    output_dir: str = option("runs/minutes", "folder of results.json and table.md")
     report_only: bool = option(False, "train nothing; remake the table")
 
 
@@ -151,36 +153,54 @@ def table(records: list[Values]) -> str:
     rows: dict[tuple[str, ...], list[Values]] = {}
     for record in records:
         key = tuple(json.dumps(record.get(name), sort_keys=True) for name in SETTINGS_OF_ROW)
+        if "machine" in record:
+            key += (machine_name(record["machine"]),)
         rows.setdefault(key, []).append(record)
+    machines = {machine_name(record["machine"]) for record in records if "machine" in record}
     has_bits = any(BITS in record for record in records)
     heads = [head for head in HEADS if has_bits or head != "bits per character"]
     lines = [f"| {' | '.join(heads)} |", f"| --- | --- |{' ---: |' * (len(heads) - 2)}"]
-    for runs in sorted(rows.values(), key=lambda runs: runs[0]["minutes"]):
+    for key, runs in sorted(rows.items(), key=lambda item: item[1][0]["minutes"]):
         losses = [run["eval_mlm_loss"] for run in runs]
-        accuracy = statistics.mean(run["eval_mlm_accuracy"] for run in runs)
         # Older records have none.
         bits = [run[BITS] for run in runs if BITS in run]
-        pair_accuracy = statistics.mean(run["eval_nsp_accuracy"] for run in runs)
         steps = statistics.mean(run["train_steps"] for run in runs)
-        spread = f" ({min(losses):.2f} to {max(losses):.2f})" if len(runs) > 1 else ""
+        spread = ""
+        if len(runs) > 1 and None not in losses:
+            spread = f" ({min(losses):.2f} to {max(losses):.2f})"
         changes = ", ".join(f"{key} {value}" for key, value in runs[-1]["settings"].items())
         if runs[0].get("whole_word"):
             changes += " (whole words)"
         cells = [
-            runs[0]["row"],
+            f"{runs[0]['row']} ({key[-1]})" if len(machines) > 1 else runs[0]["row"],
             changes or "nothing",
             f"{runs[0]['minutes']:g}",
             str(len(runs)),
             f"{round(steps):,}",
-            f"{statistics.mean(losses):.2f}{spread}",
-            f"{accuracy:.1%}",
-            f"{pair_accuracy:.1%}",
+            format_mean(losses, ".2f") + spread,
+            format_mean([run["eval_mlm_accuracy"] for run in runs], ".1%"),
+            format_mean([run.get("eval_nsp_accuracy") for run in runs], ".1%"),
         ]
         if has_bits:
             cells.insert(-1, f"{statistics.mean(bits):.3f}" if bits else "")
         lines.append(f"| {' | '.join(cells)} |")
 
     return "\n".join(lines) + "\n"
+
+
+def is_of_here(record: Values, key: Values) -> bool:
+    """Return whether a record is of these settings, and by the clock of this machine."""
+    if not key.items() <= record.items():
+        return False
+    is_by_clock = "max_steps" not in key["settings"]
+    return not is_by_clock or same_machine(record["machine"], describe_machine())
+
+
+def format_mean(values: list[Any], style: str) -> str:
+    """Return the mean of figures; nothing where a run has none, as of pairs without pairs."""
+    if None in values:
+        return ""
+    return format(statistics.mean(values), style)
 
 
 def train_rows(rows: dict[str, Values], records: list[Values], args: MinutesArguments) -> None:
@@ -198,14 +218,15 @@ def train_rows(rows: dict[str, Values], records: list[Values], args: MinutesArgu
                 "store": args.store,
                 "whole_word": args.whole_word,
             }
-            if any(key.items() <= record.items() for record in records):
+            if any(is_of_here(record, key) for record in records):
                 continue
             results = train({**row, "seed": seed}, args)
             records.append({**key, **results})
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / RESULTS_FILE, records)
-            loss, accuracy = results["eval_mlm_loss"], results["eval_nsp_accuracy"]
-            print(f"{name}, seed {seed}: {loss:.3f}, {accuracy:.1%}", flush=True)
+            loss = format_mean([results["eval_mlm_loss"]], ".3f")
+            accuracy = format_mean([results.get("eval_nsp_accuracy")], ".1%")
+            print(f"{name}, seed {seed}: {loss}, {accuracy}", flush=True)
 
 
 def main() -> None:

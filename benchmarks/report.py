@@ -361,9 +361,10 @@ def _failures(runs: Runs) -> list[str]:
     lines = []
     for (suite, case), records in runs.items():
         for record in records:
-            if record["role"] == "sample" and "error" in record:
+            if "error" in record:
                 number = (record["round"] or 0) + 1
-                name = f"{suite} {case}, {record['side']}, round {number}"
+                what = "matrix products" if record["role"] == "matmul" else record["side"]
+                name = f"{suite} {case}, {what}, round {number}"
                 lines.append(f"- {name}: {record['error']}")
     return ["### samples that failed", "", *lines, ""] if lines else []
 

@@ -11,6 +11,7 @@ docs/speedrun.md.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import statistics
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from results import same_machine
 from scipy import stats
 from speedrun import CORPUS_NEEDS, RECORD, TRACKS, hashes_of
 from transformers import AutoConfig, BertForPreTraining
@@ -28,6 +30,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.settings import SEEDS, option
+from bert_recipes.training.speed import describe_machine
 from bert_recipes.yaml_files import read_tree
 
 
@@ -42,6 +45,8 @@ MAX_P = 0.01
 MIN_SEEDS = 3
 # Corpus, vocabulary, model and measure are those of the rules: no recipe sets these.
 FIXED = {"store", "tokenizer", "size", "model_name_or_path", "objective", "max_eval_pairs"}
+# Whole steps between evaluations.
+LEAST_EVAL_STEPS = 100
 # BERT tiny: what a candidate's config.json must say.
 TINY = {
     "model_type": "bert",
@@ -79,6 +84,12 @@ def check_recipe(recipe: str) -> None:
     fixed = sorted(FIXED & settings.keys())
     if fixed:
         raise InputError(f"{recipe} sets {', '.join(fixed)}, which the rules fix; take it out")
+    eval_steps = settings.get("eval_steps", LEAST_EVAL_STEPS)
+    if not str(eval_steps).isdigit() or int(eval_steps) < LEAST_EVAL_STEPS:
+        raise InputError(
+            f"{recipe}: eval_steps is {eval_steps}; allowed: {LEAST_EVAL_STEPS} or more, since a "
+            "run that is measured more often ends sooner"
+        )
 
 
 def check_corpus(checkout: Path) -> None:
@@ -94,23 +105,38 @@ def check_corpus(checkout: Path) -> None:
         )
 
 
+def hash_of_code(checkout: Path) -> str:
+    """Return a hash of the package, the recipes and the benchmarks of a checkout."""
+    digest = hashlib.sha256()
+    for folder in ("src", "recipes", "benchmarks"):
+        for path in sorted((checkout / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def run(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
     """Return the result of a run, with its recipe and what this checkout measures of it.
 
     A run that is judged in its folder is taken: an interrupted call has finished it.
     """
     recipe_text = Path(recipe).read_text(encoding="utf-8")
+    code = hash_of_code(checkout)
     judged_file = folder / "judged.json"
     if judged_file.is_file():
         judged: Values = json.loads(judged_file.read_text(encoding="utf-8"))
-        if judged["recipe"] != recipe_text:
-            raise InputError(f"{folder} is of another recipe; give another --output_dir")
+        before = (judged["recipe"], judged["code"])
+        if before != (recipe_text, code) or not same_machine(judged["machine"], describe_machine()):
+            raise InputError(
+                f"{folder} is of another recipe, other code or another machine; give another "
+                "--output_dir"
+            )
         return judged
     judged = {
         **train(recipe, checkout, seed, folder),
         "measured": measure(folder),
         "broken_rules": broken_rules(folder),
         "recipe": recipe_text,
+        "code": code,
     }
     write_json(judged_file, judged)
     return judged

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from table import Claim, Table
+from table import UNITS, Claim, Table
 from table_runs import Cell, Runs
 
 from bert_recipes.errors import InputError
@@ -143,7 +143,7 @@ def judge(claim: Claim, table: Table, cells: Cells) -> dict[str, Any]:
     because = ""
     if claim.worse_column is None and not _have_same_rows([*better.values(), *worse.values()]):
         verdict = NOT_RESOLVED
-        because = "the runs were measured on different rows"
+        because = "the runs were trained or measured on different rows"
     elif verdict == NOT_RESOLVED:
         overlap = "holds 0" if claim.within is None else "reaches beyond that"
         because = comparison.problem or f"the interval {overlap}"
@@ -162,9 +162,10 @@ def judge(claim: Claim, table: Table, cells: Cells) -> dict[str, Any]:
 
 
 def _have_same_rows(cells: Sequence[Cell]) -> bool:
-    """Return False for cells that are known to be measured on different rows."""
+    """Return False for cells that are known to be trained or measured on different rows."""
     rows = {tuple(cell.rows) for cell in cells if cell.rows}
-    return len(rows) <= 1
+    training_rows = {cell.run.get("train_sha256") for cell in cells} - {None}
+    return len(rows) <= 1 and len(training_rows) <= 1
 
 
 def _verdict(comparison: Comparison, within: float | None = None) -> str:
@@ -203,12 +204,8 @@ def _compare_with_untrained(
 # Markdown
 
 
-# Unit -> what a figure is multiplied by, and its digits.
-_UNITS = {"percent": (100, 1), "points": (1, 1), "nats": (1, 3)}
-
-
 def _format(value: float, unit: str) -> str:
-    factor, digits = _UNITS[unit]
+    factor, digits = UNITS[unit]
     return "diverged" if math.isnan(value) else f"{factor * value:.{digits}f}"
 
 

@@ -75,7 +75,12 @@ def print_estimate(runs: Runs, tables: Sequence[Table]) -> None:
         total += hours
         memory = f"{estimate['memory_mb']:,.0f} MB a process"
         print(f"{name}: {hours:.2f} hours for {count} of them, {memory}", flush=True)
-    print(f"all: {total:.1f} hours, without evaluations")
+    print(f"all: {total:.1f} hours, without evaluations and feature-based taggers")
+
+
+def folder_of(runs: Runs, table: Table) -> Path:
+    """Return the folder of a table under its profile: another profile leaves its verdicts alone."""
+    return runs.folder / f"{table.name}_{table.profile}"
 
 
 def check_seeds(runs: Runs, tables: Sequence[Table]) -> None:
@@ -84,7 +89,7 @@ def check_seeds(runs: Runs, tables: Sequence[Table]) -> None:
     from claims import check_claim_seeds
 
     for table in tables:
-        check_claim_seeds(table, runs.folder / table.name / "table.json")
+        check_claim_seeds(table, folder_of(runs, table) / "table.json")
 
 
 def run_table(runs: Runs, table: Table) -> None:
@@ -101,7 +106,7 @@ def write_table(runs: Runs, table: Table) -> None:
     from claims import describe, markdown
     from picture import table_png
 
-    folder = runs.folder / table.name
+    folder = folder_of(runs, table)
     folder.mkdir(parents=True, exist_ok=True)
     described = describe(table, runs)
     text = markdown(described)

@@ -22,6 +22,10 @@ UNTRAINED = {
 }
 
 
+# Unit -> what a figure is multiplied by, and its digits.
+UNITS = {"percent": (100, 1), "points": (1, 1), "nats": (1, 3)}
+
+
 @dataclass(frozen=True)
 class Column:
     """A figure of each row.
@@ -209,7 +213,10 @@ def _read_column(
         settings["evaluate"] = {**profile.evaluate, **settings["evaluate"]}
     if "features" in settings:
         settings["features"] = {**profile.features, **settings["features"]}
-    return Column(name, **settings)
+    column = Column(name, **settings)
+    if column.unit not in UNITS:
+        raise ValueError(f"column {name}: unit is {column.unit}; allowed: {', '.join(UNITS)}")
+    return column
 
 
 def _read_row(name: str, settings: dict[str, Any], profile: Profile) -> Row | None:

@@ -220,8 +220,9 @@ class Runs:
                 figures[name] = value
         for name in ("intervals", "jackknife"):
             figures[name] = results.get(name)
+        splits = results.get("splits") or {}
         hashes = {}
-        for name, split in (results.get("splits") or {}).items():
+        for name, split in splits.items():
             if name.startswith("validation"):
                 hashes[name] = split["sha256"]
         self.records[key] = {
@@ -230,6 +231,7 @@ class Runs:
             "seconds": results.get("train_seconds") or seconds,
             "figures": strict(figures),
             "sha256": hashes,  # of the rows that it was measured on
+            "train_sha256": splits.get("train", {}).get("sha256"),
             "machine": results.get("machine"),
             "date": time.strftime("%Y-%m-%d"),
         }
@@ -237,7 +239,7 @@ class Runs:
 
     def _pair_task(self, label: str) -> Path:
         """Return the task file of the store's pairs under a label, made when it is first needed."""
-        folder = self.folder / "tasks" / label
+        folder = self.folder / "tasks" / self.fingerprint / label
         if not (folder / TASK_FILE).is_file():
             write_pair_task(PairTaskArguments(self.store, str(folder), label))
         return folder / TASK_FILE
@@ -279,7 +281,8 @@ class Runs:
             if optional_column is not None:
                 # Fine-tuning takes what the model's size takes, whatever it was trained on.
                 cost = self._settings(row, optional_column, seed)
-                cost["size"] = str(row.pretrain.get("size"))
+                for name in ("config", "size", "objective"):
+                    cost[f"model_{name}"] = str(row.pretrain.get(name))
             kinds.setdefault(_hash(cost), []).append((row, optional_column))
         return list(kinds.values())
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.settings import option, required
+from bert_recipes.shipped import command_hint
 
 
 logger = logging.getLogger("demo")
@@ -37,10 +38,11 @@ class DemoArguments:
 
     def __post_init__(self) -> None:
         if find_spec("gradio") is None:
-            raise InputError(
-                "the page needs gradio, which is not installed: python -m pip install "
-                '--constraint constraints.txt -e ".[demo]"'
+            install = command_hint(
+                checkout='python -m pip install --constraint constraints.txt -e ".[demo]"',
+                wheel="pip install 'bert-recipes[demo]'",
             )
+            raise InputError(f"the page needs gradio, which is not installed: {install}")
 
 
 def find_address(args: DemoArguments) -> tuple[int, bool]:

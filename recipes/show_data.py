@@ -102,7 +102,9 @@ def main() -> None:
             f"tokens, {predicted} predicted"
         )
         if "next_sentence_label" in batch:
-            print(f"next_sentence_label {pair_labels[int(batch['next_sentence_label'][0])]}")
+            label = int(batch["next_sentence_label"][0])
+            # Instance files bring labels, whatever pair_label says.
+            print(f"next_sentence_label {pair_labels.get(label, label)}")
         row = {name: values[0] for name, values in batch.items()}
         print_pair(row, data.tokenizer, is_causal=data_args.selection == "causal")
         print()

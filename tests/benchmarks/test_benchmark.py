@@ -81,7 +81,7 @@ def run(tmp_path, monkeypatch):
     def run_suite(rates=RATES, **settings):
         started = []
 
-        def run_sample(sample, threads):
+        def run_sample(sample, threads, timeout):
             started.append(sample.side or sample.kind)
             rate = rates.get(sample.side)
             if rate == 0:
@@ -149,13 +149,13 @@ def test_what_is_finished_stays_and_what_failed_is_measured_again(run):
     assert started == ["stock_eager"]
     assert records[:-1] == before
     assert {record["run"] for record in records} == {before[0]["run"]}
-    # Other settings are other samples.
+    # Samples with other settings are another run: the report takes those of a run together.
     started, _ = run(
         rounds=1,
         resume=True,
         budget_seconds=3.0,
     )
-    assert len(started) == 5
+    assert len(started) == 6
     # Only a whole benchmark resumes by itself.
     started, _ = run(rounds=1)
     assert len(started) == 6

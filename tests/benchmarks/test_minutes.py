@@ -8,6 +8,7 @@ from minutes import MinutesArguments
 
 from bert_recipes.config import field_types
 from bert_recipes.training import arguments
+from bert_recipes.training.speed import describe_machine
 from bert_recipes.yaml_files import read_tree
 
 
@@ -46,7 +47,8 @@ def test_vocabularies_are_measured_by_whole_words_on_their_own_store(monkeypatch
 
 def test_other_measures_and_other_stores_are_rows_of_their_own(monkeypatch, tmp_path):
     figures = {"train_steps": 5, "eval_mlm_accuracy": 0.3, "eval_nsp_accuracy": 0.8}
-    losses = iter((4.0, 5.0, 6.0))
+    figures["machine"] = describe_machine()
+    losses = iter((4.0, 5.0, 6.0, 7.0))
     monkeypatch.setattr(
         minutes, "train", lambda row, args: {**figures, "eval_mlm_loss": next(losses)}
     )
@@ -64,6 +66,21 @@ def test_other_measures_and_other_stores_are_rows_of_their_own(monkeypatch, tmp_
     assert len({line.count("whole words") for line in minutes.table(records).splitlines()}) == 2
     lines = minutes.table(records).splitlines()[2:]
     assert [line.split(" | ")[5] for line in lines] == ["4.00", "5.00", "6.00"]
+    # By the clock another machine has rows of its own.
+    for record in records:
+        record["machine"] = {**record["machine"], "processor": "Another"}
+    minutes.train_rows({"budget": {}}, records, MinutesArguments(**args, store="books"))
+    assert [record["eval_mlm_loss"] for record in records] == [4.0, 5.0, 6.0, 7.0]
+    assert minutes.table(records).count("| budget (another") == 3
+
+
+def test_a_row_without_pairs_has_an_empty_cell(monkeypatch, tmp_path):
+    figures = {"train_steps": 5, "eval_mlm_loss": 4.0, "eval_mlm_accuracy": 0.3}
+    monkeypatch.setattr(minutes, "train", lambda row, args: dict(figures))
+    records = []
+    args = MinutesArguments(store="books", output_dir=str(tmp_path))
+    minutes.train_rows({"mlm": {"objective": "mlm"}}, records, args)
+    assert minutes.table(records).endswith("| 5 | 4.00 | 30.0% |  |\n")
 
 
 def test_a_record_without_bits_per_character_has_an_empty_cell_beside_others():

@@ -19,6 +19,7 @@ from bert_recipes.data.quickstart_corpus import dependencies
 from bert_recipes.errors import InputError
 from bert_recipes.files import write_json
 from bert_recipes.training import arguments
+from bert_recipes.training.speed import describe_machine
 from bert_recipes.yaml_files import read_tree
 
 
@@ -227,20 +228,28 @@ def training(tmp_path, recipe, monkeypatch):
     def train(command, **settings):
         calls.append(command)
         save_stock(folder)
-        write_json(folder / "result.json", {"seed": 1, "seconds": float(len(calls))})
+        result = {"seed": 1, "seconds": float(len(calls)), "machine": describe_machine()}
+        write_json(folder / "result.json", result)
 
     monkeypatch.setattr(speedrun_judge.subprocess, "run", train)
     monkeypatch.setattr(speedrun_judge, "measure", lambda folder: {"eval_mlm_loss": 2.99})
     return lambda: speedrun_judge.run(str(recipe), tmp_path, 1, folder)
 
 
-def test_an_interrupted_call_goes_on_with_the_runs_that_it_has_finished(training, recipe):
+def test_an_interrupted_call_goes_on_with_the_runs_that_it_has_finished(training, recipe, tmp_path):
     judged = training()
     assert judged["seconds"] == 1.0
     assert judged["recipe"] == "optimizer: muon\n"
     assert training() == judged
+    refused = "is of another recipe, other code or another machine; give another --output_dir"
     recipe.write_text("optimizer: adamw\n")
-    with pytest.raises(InputError, match="is of another recipe; give another --output_dir"):
+    with pytest.raises(InputError, match=refused):
+        training()
+    recipe.write_text("optimizer: muon\n")
+    assert training() == judged
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "kernel.py").write_text("rate = 2\n")
+    with pytest.raises(InputError, match=refused):
         training()
 
 
@@ -308,6 +317,18 @@ def test_a_recipe_begins_with_new_weights(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", argv)
     with pytest.raises(InputError, match="sets model_name_or_path, which the rules fix"):
         speedrun_judge.main()
+
+
+def test_no_recipe_is_measured_more_often_than_another(tmp_path):
+    """It would end sooner, and have learned no more."""
+    recipe = tmp_path / "recipe.yaml"
+    for eval_steps, is_allowed in ((100, True), (500, True), (99, False), (0.01, False)):
+        recipe.write_text(f"eval_steps: {eval_steps}\n")
+        if is_allowed:
+            speedrun_judge.check_recipe(str(recipe))
+            continue
+        with pytest.raises(InputError, match=f"eval_steps is {eval_steps}; allowed: 100 or more"):
+            speedrun_judge.check_recipe(str(recipe))
 
 
 def test_a_seed_counts_once(tmp_path, monkeypatch):

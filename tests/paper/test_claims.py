@@ -206,7 +206,13 @@ def test_runs_over_different_rows_are_not_compared():
     for name, rows in (("a", "same"), ("b", "other")):
         for seed, cell in cells[name, "accuracy"].items():
             cells[name, "accuracy"][seed] = cell._replace(rows=[rows])
-    expected = (NOT_RESOLVED, "the runs were measured on different rows")
+    expected = (NOT_RESOLVED, "the runs were trained or measured on different rows")
+    assert verdict_of(CLAIM, ACCURACY, cells) == expected
+    # Or trained on them.
+    cells = cells_of(ACCURACY, a=[0.9, 0.91, 0.92], b=[0.8, 0.81, 0.8])
+    for name, rows in (("a", "same"), ("b", "other")):
+        for seed, cell in cells[name, "accuracy"].items():
+            cells[name, "accuracy"][seed] = cell._replace(run={"train_sha256": rows})
     assert verdict_of(CLAIM, ACCURACY, cells) == expected
 
 

@@ -32,7 +32,7 @@ def test_a_table_is_run_and_goes_on_where_it_stopped(
     output = tmp_path / "runs"
     said = call_paper("run", flags, "--output_dir", output)
     assert "| trained better than untrained | loss | must |" in said
-    described = json.loads((output / "mine" / "table.json").read_text())
+    described = json.loads((output / "mine_smoke" / "table.json").read_text())
     assert {run["recipe"] for run in described["runs"]} == {"pretrain", "evaluate_checkpoint"}
     # Two of the finished models, one of the first checkpoint, two of the untrained one.
     assert len(described["runs"]) == 5
@@ -40,7 +40,7 @@ def test_a_table_is_run_and_goes_on_where_it_stopped(
     assert list(figures) == ["untrained", "first", "trained"]
     assert figures["first"]["loss"] == {}
     assert len({row["shown"]["1"] for row in figures.values()}) == 3
-    assert (output / "mine" / "table.png").stat().st_size > 1000
+    assert (output / "mine_smoke" / "table.png").stat().st_size > 1000
     assert "**not resolved**: one seed has no interval" in said
     assert {len(run["figures"]["jackknife"]["mlm_loss"]) for run in described["runs"]} == {8}
     known = json.loads((output / "runs.json").read_text())
@@ -109,7 +109,7 @@ def test_claims_of_losses_probes_and_means_have_intervals_over_seeds_and_rows(
     flags = f"--tables {tmp_path}/mine.yaml --profile smoke --store {small_store}"
     flags += f" --data_dir {tmp_path} --output_dir {tmp_path}/runs"
     said = call_paper("run", flags)
-    described = json.loads((tmp_path / "runs" / "mine" / "table.json").read_text())
+    described = json.loads((tmp_path / "runs" / "mine_smoke" / "table.json").read_text())
     assert described["claim_seeds"] == described["seeds"] == [1, 2]
 
     for claim in described["claims"]:

@@ -208,6 +208,8 @@ def write_table(folder: Path, runs: Results) -> str:
         for run in results:
             models.add(str(run["model"]))
             machine = run.get("machine")
+    if len(models) > 1:
+        text += f"\nThe tasks are of several models: {', '.join(sorted(models))}.\n"
     write_json(
         folder / "glue.json",
         strict(
