@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from results import machine_name, same_machine
+from results import machine_name, this_machine
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.settings import SEEDS, option
 from bert_recipes.training.bert_trainer import EVALUATION_FIELDS
-from bert_recipes.training.speed import describe_machine
 
 
 Values = dict[str, Any]
@@ -134,7 +133,7 @@ def train(settings: Values, args: MinutesArguments) -> Values:
 
 
 # What the seeds of a row have in common.
-SETTINGS_OF_ROW = ("minutes", "row", "base", "store", "whole_word", "settings")
+SETTINGS_OF_ROW = ("minutes", "row", "base", "store", "whole_word", "settings", "clock")
 HEADS = (
     "row",
     "what it changes",
@@ -153,14 +152,15 @@ def table(records: list[Values]) -> str:
     rows: dict[tuple[str, ...], list[Values]] = {}
     for record in records:
         key = tuple(json.dumps(record.get(name), sort_keys=True) for name in SETTINGS_OF_ROW)
-        if "machine" in record:
-            key += (machine_name(record["machine"]),)
         rows.setdefault(key, []).append(record)
-    machines = {machine_name(record["machine"]) for record in records if "machine" in record}
+    clocks = {machine_name(record["clock"]) for record in records if record.get("clock")}
     has_bits = any(BITS in record for record in records)
     heads = [head for head in HEADS if has_bits or head != "bits per character"]
     lines = [f"| {' | '.join(heads)} |", f"| --- | --- |{' ---: |' * (len(heads) - 2)}"]
-    for key, runs in sorted(rows.items(), key=lambda item: item[1][0]["minutes"]):
+    for runs in sorted(rows.values(), key=lambda runs: runs[0]["minutes"]):
+        name = runs[0]["row"]
+        if len(clocks) > 1 and runs[0].get("clock"):
+            name += f" ({machine_name(runs[0]['clock'])})"
         losses = [run["eval_mlm_loss"] for run in runs]
         # Older records have none.
         bits = [run[BITS] for run in runs if BITS in run]
@@ -172,7 +172,7 @@ def table(records: list[Values]) -> str:
         if runs[0].get("whole_word"):
             changes += " (whole words)"
         cells = [
-            f"{runs[0]['row']} ({key[-1]})" if len(machines) > 1 else runs[0]["row"],
+            name,
             changes or "nothing",
             f"{runs[0]['minutes']:g}",
             str(len(runs)),
@@ -182,18 +182,10 @@ def table(records: list[Values]) -> str:
             format_mean([run.get("eval_nsp_accuracy") for run in runs], ".1%"),
         ]
         if has_bits:
-            cells.insert(-1, f"{statistics.mean(bits):.3f}" if bits else "")
+            cells.insert(-1, format_mean(bits, ".3f") if bits else "")
         lines.append(f"| {' | '.join(cells)} |")
 
     return "\n".join(lines) + "\n"
-
-
-def is_of_here(record: Values, key: Values) -> bool:
-    """Return whether a record is of these settings, and by the clock of this machine."""
-    if not key.items() <= record.items():
-        return False
-    is_by_clock = "max_steps" not in key["settings"]
-    return not is_by_clock or same_machine(record["machine"], describe_machine())
 
 
 def format_mean(values: list[Any], style: str) -> str:
@@ -218,7 +210,9 @@ def train_rows(rows: dict[str, Values], records: list[Values], args: MinutesArgu
                 "store": args.store,
                 "whole_word": args.whole_word,
             }
-            if any(is_of_here(record, key) for record in records):
+            if "max_steps" not in row:
+                key["clock"] = this_machine()
+            if any(key.items() <= record.items() for record in records):
                 continue
             results = train({**row, "seed": seed}, args)
             records.append({**key, **results})
@@ -249,6 +243,8 @@ def main() -> None:
             records,
             args,
         )
+    if not records:
+        raise InputError(f"{file} is not there; give the --output_dir of a study")
     text = table(records)
     file.with_name("table.md").write_text(text, encoding="utf-8")
     print(text)

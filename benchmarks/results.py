@@ -19,6 +19,7 @@ from sample import BUDGET, OURS, STEPS, STOCK_DEFAULTS, Result
 
 from bert_recipes.errors import InputError, saving
 from bert_recipes.files import atomic_write, strict
+from bert_recipes.training.speed import describe_machine
 
 
 FORMAT, FORMAT_VERSION = "bert-recipes benchmark", 1
@@ -91,6 +92,12 @@ def machine_name(machine: Record) -> str:
 def same_machine(first: Record, second: Record) -> bool:
     """Return whether two samples are of one machine with the same versions and threads."""
     return all(first.get(name) == second.get(name) for name in MACHINE_KEYS)
+
+
+def this_machine() -> Result:
+    """Return what must be equal for samples to belong together, of this machine."""
+    here = describe_machine()
+    return {name: here.get(name) for name in MACHINE_KEYS}
 
 
 # Statistics

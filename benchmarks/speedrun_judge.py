@@ -12,6 +12,7 @@ docs/speedrun.md.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import statistics
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from results import same_machine
+from results import this_machine
 from scipy import stats
 from speedrun import CORPUS_NEEDS, RECORD, TRACKS, hashes_of
 from transformers import AutoConfig, BertForPreTraining
@@ -30,7 +31,6 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.settings import SEEDS, option
-from bert_recipes.training.speed import describe_machine
 from bert_recipes.yaml_files import read_tree
 
 
@@ -45,8 +45,10 @@ MAX_P = 0.01
 MIN_SEEDS = 3
 # Corpus, vocabulary, model and measure are those of the rules: no recipe sets these.
 FIXED = {"store", "tokenizer", "size", "model_name_or_path", "objective", "max_eval_pairs"}
-# Whole steps between evaluations.
+# A run that is measured more often ends sooner, and has learned no more.
 LEAST_EVAL_STEPS = 100
+# Of the files that make a run what it is; the kernels are in C++.
+CODE_SUFFIXES = {".py", ".cpp", ".h", ".yaml"}
 # BERT tiny: what a candidate's config.json must say.
 TINY = {
     "model_type": "bert",
@@ -84,12 +86,6 @@ def check_recipe(recipe: str) -> None:
     fixed = sorted(FIXED & settings.keys())
     if fixed:
         raise InputError(f"{recipe} sets {', '.join(fixed)}, which the rules fix; take it out")
-    eval_steps = settings.get("eval_steps", LEAST_EVAL_STEPS)
-    if not str(eval_steps).isdigit() or int(eval_steps) < LEAST_EVAL_STEPS:
-        raise InputError(
-            f"{recipe}: eval_steps is {eval_steps}; allowed: {LEAST_EVAL_STEPS} or more, since a "
-            "run that is measured more often ends sooner"
-        )
 
 
 def check_corpus(checkout: Path) -> None:
@@ -109,8 +105,10 @@ def hash_of_code(checkout: Path) -> str:
     """Return a hash of the package, the recipes and the benchmarks of a checkout."""
     digest = hashlib.sha256()
     for folder in ("src", "recipes", "benchmarks"):
-        for path in sorted((checkout / folder).rglob("*.py")):
-            digest.update(path.read_bytes())
+        for path in sorted((checkout / folder).rglob("*")):
+            if path.suffix in CODE_SUFFIXES:
+                digest.update(f"{path.relative_to(checkout)}\n".encode())
+                digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -120,12 +118,12 @@ def run(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
     A run that is judged in its folder is taken: an interrupted call has finished it.
     """
     recipe_text = Path(recipe).read_text(encoding="utf-8")
-    code = hash_of_code(checkout)
+    known_by = {"recipe": recipe_text, "code": hash_of_code(checkout), "here": this_machine()}
     judged_file = folder / "judged.json"
     if judged_file.is_file():
         judged: Values = json.loads(judged_file.read_text(encoding="utf-8"))
-        before = (judged["recipe"], judged["code"])
-        if before != (recipe_text, code) or not same_machine(judged["machine"], describe_machine()):
+        # Earlier versions kept the recipe alone.
+        if any(judged.get(name) != value for name, value in known_by.items()):
             raise InputError(
                 f"{folder} is of another recipe, other code or another machine; give another "
                 "--output_dir"
@@ -135,8 +133,7 @@ def run(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
         **train(recipe, checkout, seed, folder),
         "measured": measure(folder),
         "broken_rules": broken_rules(folder),
-        "recipe": recipe_text,
-        "code": code,
+        **known_by,
     }
     write_json(judged_file, judged)
     return judged
@@ -197,6 +194,12 @@ def faults_of(results: list[Values]) -> list[str]:
         if accuracy < GOAL.min_nsp_accuracy:
             allowed = f"{GOAL.min_nsp_accuracy:.0%}"
             faults.append(f"{seed}: next sentence {accuracy:.2%}; allowed: {allowed}")
+        steps = [0, *(point["step"] for point in result["curve"])]
+        least_steps = min(later - earlier for earlier, later in itertools.pairwise(steps))
+        if least_steps < LEAST_EVAL_STEPS:
+            faults.append(
+                f"{seed}: {least_steps} steps between evaluations; allowed: {LEAST_EVAL_STEPS}"
+            )
         if not result["is_corpus_of_the_table"]:
             faults.append(f"{seed}: another corpus than that of the table (docs/speedrun.md)")
         faults += [f"{seed}: {rule}" for rule in result["broken_rules"]]

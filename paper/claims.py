@@ -164,7 +164,7 @@ def judge(claim: Claim, table: Table, cells: Cells) -> dict[str, Any]:
 def _have_same_rows(cells: Sequence[Cell]) -> bool:
     """Return False for cells that are known to be trained or measured on different rows."""
     rows = {tuple(cell.rows) for cell in cells if cell.rows}
-    training_rows = {cell.run.get("train_sha256") for cell in cells} - {None}
+    training_rows = {cell.trained_on for cell in cells} - {None}
     return len(rows) <= 1 and len(training_rows) <= 1
 
 

@@ -44,7 +44,8 @@ class PaperArguments:
     seeds: list[int] | None = option(None, "these seeds instead", **SEEDS)
     data_dir: str | None = option(None, "local folder of the tasks' data; default: the Hub")
     output_dir: str = option(
-        "runs/paper", "folder of all runs, which tables share; the table is in OUTPUT_DIR/TABLE"
+        "runs/paper",
+        "folder of all runs, which tables share; a table is in OUTPUT_DIR/TABLE_PROFILE",
     )
     estimate: bool = option(
         False, "take a few steps of each kind of run, say what all of them will take, and end"
@@ -89,7 +90,9 @@ def check_seeds(runs: Runs, tables: Sequence[Table]) -> None:
     from claims import check_claim_seeds
 
     for table in tables:
-        check_claim_seeds(table, folder_of(runs, table) / "table.json")
+        # Earlier versions had one folder for all profiles.
+        for folder in (folder_of(runs, table), runs.folder / table.name):
+            check_claim_seeds(table, folder / "table.json")
 
 
 def run_table(runs: Runs, table: Table) -> None:

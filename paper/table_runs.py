@@ -38,6 +38,7 @@ class Cell(NamedTuple):
     value: float  # NaN where training diverged
     replicates: Sequence[float] = ()  # of the jackknife over its rows; none where the run left none
     rows: Sequence[str] = ()  # hashes of the rows that it was measured on
+    trained_on: str | None = None  # hash of the rows that it was trained on, where it is known
 
 
 class Runs:
@@ -114,7 +115,8 @@ class Runs:
         replicates = (run["figures"].get("jackknife") or {}).get(column.metric) or []
         if None in replicates:  # undefined without one of the groups
             replicates = []
-        return Cell({"key": key, **run}, value, replicates, list(run.get("sha256", {}).values()))
+        rows = list(run.get("sha256", {}).values())
+        return Cell({"key": key, **run}, value, replicates, rows, run.get("train_sha256"))
 
     def missing(self, table: Table) -> Iterator[tuple[Row, Column, int]]:
         """Yield the cells whose run is not finished, seed by seed: whole tables come early."""
@@ -333,7 +335,8 @@ def _mean_cell(optional_cells: Sequence[Cell | None]) -> Cell | None:
     rows: list[str] = []
     for cell in cells:
         rows.extend(cell.rows)
-    return Cell({}, statistics.fmean(cell.value for cell in cells), replicates, rows)
+    trained_on = " ".join(str(cell.trained_on) for cell in cells)
+    return Cell({}, statistics.fmean(cell.value for cell in cells), replicates, rows, trained_on)
 
 
 def _untrained(row: Row) -> Row:

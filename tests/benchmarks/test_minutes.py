@@ -8,7 +8,6 @@ from minutes import MinutesArguments
 
 from bert_recipes.config import field_types
 from bert_recipes.training import arguments
-from bert_recipes.training.speed import describe_machine
 from bert_recipes.yaml_files import read_tree
 
 
@@ -47,7 +46,6 @@ def test_vocabularies_are_measured_by_whole_words_on_their_own_store(monkeypatch
 
 def test_other_measures_and_other_stores_are_rows_of_their_own(monkeypatch, tmp_path):
     figures = {"train_steps": 5, "eval_mlm_accuracy": 0.3, "eval_nsp_accuracy": 0.8}
-    figures["machine"] = describe_machine()
     losses = iter((4.0, 5.0, 6.0, 7.0))
     monkeypatch.setattr(
         minutes, "train", lambda row, args: {**figures, "eval_mlm_loss": next(losses)}
@@ -68,10 +66,18 @@ def test_other_measures_and_other_stores_are_rows_of_their_own(monkeypatch, tmp_
     assert [line.split(" | ")[5] for line in lines] == ["4.00", "5.00", "6.00"]
     # By the clock another machine has rows of its own.
     for record in records:
-        record["machine"] = {**record["machine"], "processor": "Another"}
+        record["clock"]["processor"] = "Another"
     minutes.train_rows({"budget": {}}, records, MinutesArguments(**args, store="books"))
     assert [record["eval_mlm_loss"] for record in records] == [4.0, 5.0, 6.0, 7.0]
     assert minutes.table(records).count("| budget (another") == 3
+    # By steps it has not.
+    rows = {"steps": {"max_steps": 5}}
+    monkeypatch.setattr(minutes, "train", lambda row, args: {**figures, "eval_mlm_loss": 8.0})
+    args = MinutesArguments(**args, store="books")
+    minutes.train_rows(rows, records, args)
+    monkeypatch.setattr(minutes, "this_machine", pytest.fail)
+    minutes.train_rows(rows, records, args)
+    assert len(records) == 5
 
 
 def test_a_row_without_pairs_has_an_empty_cell(monkeypatch, tmp_path):

@@ -212,7 +212,7 @@ def test_runs_over_different_rows_are_not_compared():
     cells = cells_of(ACCURACY, a=[0.9, 0.91, 0.92], b=[0.8, 0.81, 0.8])
     for name, rows in (("a", "same"), ("b", "other")):
         for seed, cell in cells[name, "accuracy"].items():
-            cells[name, "accuracy"][seed] = cell._replace(run={"train_sha256": rows})
+            cells[name, "accuracy"][seed] = cell._replace(trained_on=rows)
     assert verdict_of(CLAIM, ACCURACY, cells) == expected
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_recipes.demo.model import DemoModel
 from bert_recipes.errors import InputError
+from bert_recipes.tokenization.others import is_uncased
 
 
 if TYPE_CHECKING:
@@ -50,10 +51,10 @@ def describe(model: DemoModel) -> str:
     """Return the sizes of a checkpoint, and which heads it lacks."""
     config = model.network.config
     tokenizer = model.tokenizer
-    is_uncased = getattr(tokenizer, "do_lower_case", None)
-    if is_uncased is None:  # stock's tokenizers of bytes do not say it
-        is_uncased = tokenizer.encode_ids("A") == tokenizer.encode_ids("a")
-    case = "uncased" if is_uncased else "cased"
+    is_lower = getattr(tokenizer, "do_lower_case", None)
+    if is_lower is None:  # stock's tokenizers of bytes do not say it
+        is_lower = is_uncased(tokenizer)
+    case = "uncased" if is_lower else "cased"
     text = (
         f"{type(model.network).__name__}, {config.num_hidden_layers} layers of "
         f"{config.num_attention_heads} heads, hidden size {config.hidden_size}, "

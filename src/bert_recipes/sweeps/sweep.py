@@ -748,9 +748,9 @@ class Sweep:
         first_folder, first_hashes = self.hashes.setdefault(settings, (folder, hashes))
         changed = []
         for name, value in hashes.items():
-            first = first_hashes.get(name)
-            # Earlier versions wrote fewer.
-            if None not in (value, first) and value != first:
+            if first_hashes.get(name) is None:  # earlier versions wrote fewer
+                first_hashes[name] = value
+            elif value not in (None, first_hashes[name]):
                 changed.append(name)
         if changed:
             raise InputError(

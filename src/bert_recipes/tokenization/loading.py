@@ -17,7 +17,7 @@ from bert_recipes.files import atomic_dir, check_empty, check_place, read_json_o
 from bert_recipes.hub_access import is_hub_name, network_errors, why_unreachable
 from bert_recipes.rows import read_lines
 from bert_recipes.run_folder import MODEL_CONFIG_FILE
-from bert_recipes.tokenization.others import load_names_tokenizer, open_stock_tokenizer
+from bert_recipes.tokenization.others import is_uncased, load_names_tokenizer, open_stock_tokenizer
 from bert_recipes.tokenization.tokenizer import (
     DEFAULT_MODEL_MAX_LENGTH,
     SPECIAL_TOKENS,
@@ -177,6 +177,8 @@ def _find_hub_folder(name: str) -> Path:
             with contextlib.suppress(RemoteEntryNotFoundError):
                 folder = Path(hf_hub_download(name, file)).parent
     except network_errors() as error:
+        if getattr(error, "errno", None) is not None:  # of this machine: a full disk
+            raise
         if cached_folder is not None:
             return cached_folder
         response = getattr(error, "response", None)
@@ -317,7 +319,7 @@ def _load_serialized(folder: Path, settings: dict[str, Any], do_lower_case: bool
     model_type = _type_of_model(model)
     if model_type in ("BPE", "Unigram"):
         tokenizer = open_stock_tokenizer(folder)
-        is_lower = tokenizer.encode_ids("A") == tokenizer.encode_ids("a")
+        is_lower = is_uncased(tokenizer)
         if do_lower_case not in (None, is_lower):
             logger.warning(
                 "%s: do_lower_case=%s has no effect: a %s tokenizer has its own rules, which are "

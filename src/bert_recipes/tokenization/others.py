@@ -129,6 +129,12 @@ def _pair_layout(tokenizer: Any) -> PairLayout:
     )
 
 
+def is_uncased(tokenizer: Any) -> bool:
+    """Tell whether a stock tokenizer lower-cases; one that has no letter A is taken for cased."""
+    ids = tokenizer.encode_ids("A")
+    return ids == tokenizer.encode_ids("a") and tokenizer.unk_token_id not in ids
+
+
 def open_stock_tokenizer(folder: Path) -> Any:
     """Open a folder with a tokenizer.json of any kind, as stock transformers does.
 
