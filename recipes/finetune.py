@@ -57,7 +57,8 @@ def main() -> None:
 
     start_logging(args)
     check_launch(args)
-    check_push(args)
+    if not args.estimate:
+        check_push(args)
     run = prepare_run(task_args, args, teaching_args)
     if args.estimate:
         print_estimate(run.trainer)
@@ -70,7 +71,7 @@ def main() -> None:
     lock_output_dir(args)
     checkpoint = find_resume_checkpoint(args)
     prepare_output_dir(args, settings, checkpoint, files_read(task_args, teaching_args))
-    facts = describe_origin(run)
+    facts = describe_origin(run, teaching_args.teacher)
     log_examples(run, facts)
     run_training(run.trainer, settings, checkpoint, facts, partial(finish, run))
 

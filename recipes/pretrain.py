@@ -64,7 +64,8 @@ def main() -> None:
 
     start_logging(args)
     check_launch(args)
-    check_push(args)
+    if not args.estimate:
+        check_push(args)
     plans = plan_phases(args, data_args, phase_args)
     # A fraction is written to run.yaml as whole steps.
     phase_args.phase2_steps = phase_args.steps_of(args.max_steps)

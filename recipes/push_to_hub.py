@@ -78,7 +78,7 @@ def main() -> None:
         # Takes seconds, and few folders have a card of ours.
         from bert_recipes.reports.card import name_repository
 
-        name_repository(folder, target.repo_id)
+        name_repository(folder, target.repo_id, tags)
         names = collect_files(folder, with_checkpoints=args.checkpoints)
     content = f"step {read_step(folder)}" if STATE_FILE in names else "a model"
     try:

@@ -437,8 +437,8 @@ def _check_readers(target: PushTarget, info: ModelInfo) -> None:
 def warn_of_readers(repo_id: str) -> None:
     """Say what everybody will see in a public repository."""
     logger.warning(
-        "everybody will see what is pushed to %s: paths of this machine in run.yaml and in "
-        "the log, texts of the data in the report and the card",
+        "everybody will see what is pushed to %s: paths of this machine in run.yaml, "
+        "all_results.json, the report and the log, texts of the data in the report and the card",
         repo_id,
     )
 
@@ -480,7 +480,7 @@ def push(target: PushTarget, folder: Path, names: Sequence[str], message: str) -
             repo_id=target.repo_id,
             revision=target.revision,
             folder_path=folder,
-            allow_patterns=list(names),
+            allow_patterns=[glob.escape(name) for name in names],
             delete_patterns=_delete_patterns(target),
             commit_message=message,
         )

@@ -3,7 +3,6 @@
 Both have the folders of the repository: `recipes`, `tokenizer`, `accelerate_configs`.
 """
 
-import sys
 from pathlib import Path
 
 from bert_recipes.errors import InputError, did_you_mean
@@ -19,12 +18,6 @@ ROOT = PACKAGE.parents[1] if IS_CHECKOUT else SHIPPED
 def command_hint(*, checkout: str, wheel: str) -> str:
     """Return the command that works here: a checkout has a Makefile, a wheel has `bert-recipes`."""
     return checkout if IS_CHECKOUT else wheel
-
-
-def interpreter() -> str:
-    """Return how this Python is called in the checkout, for a command that is printed."""
-    path = Path(sys.executable)
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else "python"
 
 
 def find_config(name: str, folder: Path) -> Path:

@@ -376,6 +376,67 @@ def test_a_student_names_its_teacher(copy_of, objective, start_from_teacher, is_
     assert ("--teacher TEACHER" in card.text) == is_local
 
 
+@pytest.mark.parametrize("distil", ["intermediate", "prediction"])
+def test_a_student_of_a_task_names_its_teacher_and_what_it_cannot_do(tmp_path, distil):
+    folder = shutil.copytree(SNAPSHOTS / "classification", tmp_path / "classification")
+    change_yaml(folder / "run.yaml", distil=distil, teacher="runs/teacher")
+    card = changed_card(folder, teacher={"name": "teacher", "is_local": True})
+    assert "--teacher TEACHER" in card.text
+    assert "It may have the biases of teacher, which taught it." in card.text
+    is_of_layers = distil == "intermediate"
+    assert ("by the layers of teacher" in card.text) is is_of_layers
+    assert ("with the answers of teacher" in card.text) is not is_of_layers
+    assert ("Its head was not trained" in card.text) is is_of_layers
+    assert (card.data.pipeline_tag == "feature-extraction") is is_of_layers
+    assert ('pipeline("text-classification"' in card.text) is not is_of_layers
+
+
+@pytest.mark.parametrize("objective", ["electra", "ltr", "mlm"])
+def test_figures_of_another_network_are_no_results_of_the_model(copy_of, objective):
+    """Of ELECTRA's generator, or of the next token."""
+    folder = copy_of("pretraining")
+    change_yaml(folder / "run.yaml", objective=objective)
+    card = changed_card(folder, eval_disc_accuracy=0.9, eval_disc_loss=0.2)
+    names = {result.metric_name for result in card.data.eval_results}
+    assert ("mlm loss" in names) is (objective == "mlm")
+    assert "disc accuracy" in names
+
+
+def test_the_card_has_the_rates_and_masks_that_change_and_the_older_text(copy_of):
+    folder = copy_of("pretraining")
+    changes = {"mlm_probability_end": 0.1, "flat_until": 0.5, "max_minutes": 30.0}
+    muon = {"optimizer": "muon", "muon_learning_rate": 0.01}
+    change_yaml(folder / "run.yaml", **changes, **muon, old_store="/home/me/old")
+    text = write_card(folder).read_text()
+    for name, value in {**changes, **muon}.items():
+        assert re.search(rf"\| {name} +\| {value:g}" if name != "optimizer" else "muon", text)
+    assert text.count("--old_store OLD_STORE") == 2
+    assert "/home/me" not in text
+
+
+def test_tags_stay_when_a_card_is_written_again(copy_of):
+    folder = copy_of(SEQUENCES)
+    change_yaml(folder / "run.yaml", hub_tags=["english"])
+    name_repository(folder, "me/tagged", ["news"])
+    for arguments in (None, CardArguments(license="mit")):
+        write_card(folder, arguments)
+        assert ModelCard.load(folder / "README.md").data.tags[1:] == [
+            "bert-recipes",
+            "news",
+            "english",
+        ]
+
+
+def test_the_best_run_of_a_sweep_says_that_it_was_chosen(copy_of):
+    folder = copy_of(SEQUENCES)
+    sentence = "It is the best of several runs by the split that it is measured on"
+    assert sentence not in write_card(folder).read_text()
+    run = folder.parent / "sweep" / "settings" / "seed-1"
+    shutil.copytree(folder, run)
+    (folder.parent / "sweep" / "sweep.json").write_text("{}")
+    assert sentence in write_card(run).read_text()
+
+
 # Limits
 
 NOT_BELOW = "masked-LM loss is not below the word-frequency baseline by more than 0.1 nats"

@@ -139,6 +139,26 @@ def test_a_figure_is_marked_only_where_the_rows_do_not_explain_its_lead(
     assert ("**" in text_of(pair_of(first, second))) is is_marked
 
 
+@pytest.mark.parametrize(
+    ("objective", "figure", "is_ranked"),
+    [
+        ("electra", "eval_disc_accuracy", False),
+        ("electra", "eval_mlm_accuracy", True),
+        ("tinybert", "eval_hidden_loss", False),
+        ("mlm", "eval_old_mlm_loss", False),
+        ("mlm", "eval_mlm_accuracy", True),
+    ],
+)
+def test_what_a_run_measures_on_data_or_a_teacher_of_its_own_is_not_ranked(
+    pair_of, objective, figure, is_ranked
+):
+    folders = pair_of({figure: 0.5}, {figure: 0.9})
+    for folder in folders:
+        with (folder / "run.yaml").open("a") as file:
+            file.write(f"objective: {objective}\n")
+    assert ("**0.9" in text_of(folders)) is is_ranked
+
+
 def finetuned(make_run_folder, name, task, split="validation", **entry):
     results = {
         "task": task,

@@ -55,13 +55,16 @@ def test_a_failing_report_is_a_warning_and_no_older_one_stays(
     assert not list(folder.glob(".*"))
 
 
-def test_the_command_for_a_task_has_the_interpreter_of_the_checkout(make_run_folder, monkeypatch):
-    """`make pretrain` activates no environment."""
-    folder = make_run_folder()
-    monkeypatch.setattr(sys, "executable", str(shipped.ROOT / ".venv" / "bin" / "python"))
-    assert ".venv/bin/python recipes/finetune.py --task_file" in what_next(folder)
-    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
-    assert " python recipes/finetune.py --task_file" in what_next(folder)
+@pytest.mark.parametrize("settings", ["bilstm: true", "distil: intermediate"])
+def test_a_run_that_cannot_predict_is_told_no_such_command(make_run_folder, settings):
+    task = "name: mine\nkind: sequence_classification\ntext_columns: text\nlabels: [a, b]\n"
+    folder = make_run_folder(task=f"{task}files: {{train: train.csv}}\n")
+    assert "make predict" in what_next(folder)
+    with (folder / "run.yaml").open("a") as file:
+        file.write(f"{settings}\n")
+    text = what_next(folder)
+    assert "make predict" not in text
+    assert "make push" in text
 
 
 def test_half_a_letter_is_shown_as_a_question_mark(make_run_folder):
@@ -142,7 +145,7 @@ def test_a_run_ends_with_answers_and_three_commands(make_run_folder, tiny_runs):
     assert re.search(mask_line, text)
     assert re.findall(r"^  (\w+)", text, re.MULTILINE)[-4:] == ["look", "fine", "your", "share"]
     assert f"make glue TASK=mrpc MODEL={folder}" in text
-    assert f"--task_file my_task.yaml --model_name_or_path {folder}" in text
+    assert f"make finetune TASK_FILE=my_task.yaml MODEL={folder}" in text
     lines = what_next(tiny_runs("token_classification")).splitlines()
     assert [line.split()[0] for line in lines] == ["next:", "look", "predict", "share"]
     assert lines[2].endswith("INPUT=texts.txt")

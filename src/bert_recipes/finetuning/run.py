@@ -362,10 +362,12 @@ def _describe_split(encoded: EncodedSplit) -> dict[str, Any]:
     }
 
 
-def describe_origin(run: FineTuningRun) -> dict[str, Any]:
-    """Return `describe_data` and which checkpoint a run began with, for all_results.json."""
+def describe_origin(run: FineTuningRun, teacher: str | None = None) -> dict[str, Any]:
+    """Return `describe_data`, the checkpoint a run began with and its teacher, if it has one."""
     facts = describe_data(run)
     facts["base_model"] = describe_checkpoint(run.checkpoint, run.trainer.model.config)
+    if teacher is not None:
+        facts["teacher"] = describe_checkpoint(teacher, None)
     return facts
 
 

@@ -6,6 +6,7 @@ A card ends with the hash of its text: an edited card is recognized by it and is
 import logging
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -30,6 +31,7 @@ from bert_recipes.run_folder import (
     MODEL_CONFIG_FILE,
     PROBE_FILE,
     RESULTS_FILE,
+    SWEEP_FILE,
 )
 from bert_recipes.shipped import command_hint
 from bert_recipes.tasks.task import Task, figure_names, metric_prefixes, with_prefix
@@ -51,6 +53,8 @@ PRETRAINING_METRICS = (
     ("eval_nsp_accuracy", "Next sentence prediction", "accuracy"),
     ("eval_sop_loss", "Sentence order prediction", "loss"),
     ("eval_sop_accuracy", "Sentence order prediction", "accuracy"),
+    ("eval_disc_loss", "Replaced token detection", "loss"),
+    ("eval_disc_accuracy", "Replaced token detection", "accuracy"),
 )
 
 
@@ -82,6 +86,8 @@ class RunCard:
     @property
     def pipeline(self) -> str:
         """Return the Hub's name of what the model does."""
+        if self.run.settings.get("distil") == "intermediate":
+            return "feature-extraction"
         if self.run.task is None:
             has_mask = self.run.settings.get("objective") not in WITHOUT_MASKED_LM
             return "fill-mask" if has_mask else "feature-extraction"
@@ -176,8 +182,10 @@ def write_card_of_run(folder: Path) -> list[Path]:
     return []
 
 
-def name_repository(folder: Path, repo_id: str) -> None:
+def name_repository(folder: Path, repo_id: str, tags: Sequence[str] = ()) -> None:
     """Let the card of a finished run load the model from the repository that it is pushed to.
+
+    The tags that it is pushed with stay in the card when it is written again.
 
     An edited card stays, with a warning if it names another repository.
     """
@@ -186,10 +194,10 @@ def name_repository(folder: Path, repo_id: str) -> None:
         return
     try:
         earlier_repository = read_card(folder).repository
-        if earlier_repository == repo_id:
+        if earlier_repository == repo_id and not tags:
             return
         if may_replace_card(folder):
-            write_card(folder, CardArguments(repo_id=repo_id))
+            write_card(folder, CardArguments(repo_id=repo_id, tags=list(tags) or None))
             return
         text = (folder / CARD_FILE).read_text(encoding="utf-8", errors="replace")
         if earlier_repository is not None and f'"{earlier_repository}"' in text:
@@ -238,6 +246,7 @@ def card_text(card: RunCard) -> str:
         max_seq_length=run.settings.get(key_in_last_phase(run.settings, "max_seq_length")),
         has_second_phase=has_second_phase(run.settings),
         stuck_margin=STUCK_MARGIN_NATS,
+        is_best_of_sweep=(run.folder.resolve().parent.parent / SWEEP_FILE).is_file(),
         is_no_better=task is not None and is_no_better(run.results, task.best_metric),
         has_local_tokenizer=has_local_tokenizer,
     )
@@ -303,6 +312,10 @@ def card_data(card: RunCard) -> ModelCardData:
     metrics = dict.fromkeys(result.metric_type for result in results)
     metrics.pop("loss", None)
     model = read_object(run.folder / MODEL_CONFIG_FILE)
+    tags = [model.get("model_type", "bert"), "bert-recipes", *(arguments.tags or ())]
+    hub_tags = run.settings.get("hub_tags")
+    if isinstance(hub_tags, list):
+        tags += hub_tags
     return ModelCardData(
         license=arguments.license,
         license_name=arguments.license_name,
@@ -310,7 +323,7 @@ def card_data(card: RunCard) -> ModelCardData:
         language=arguments.language,
         library_name="transformers",
         pipeline_tag=card.pipeline,
-        tags=[model.get("model_type", "bert"), "bert-recipes"],
+        tags=list(dict.fromkeys(tags)),
         base_model=base["name"] if has_hub_base else None,
         datasets=_datasets(card) or None,
         metrics=list(metrics) or None,
@@ -356,9 +369,12 @@ def _emissions(run: RunFiles) -> dict[str, Any] | None:
 def _pretraining_results(run: RunFiles) -> list[EvalResult]:
     """Return the metrics on the held-out documents."""
     dataset = _held_out_dataset(run.results.get("data") or {})
+    has_masked_lm = run.settings.get("objective") not in WITHOUT_MASKED_LM
     results = []
     for key, task_name, metric in PRETRAINING_METRICS:
         is_masked_lm = task_name == "Masked language modelling"
+        if is_masked_lm and not has_masked_lm:  # of ELECTRA's generator, of the next token
+            continue
         result = EvalResult(
             task_type="fill-mask" if is_masked_lm else "text-classification",
             task_name=task_name,

@@ -28,6 +28,7 @@ class CardArguments:
     repo_id: str | None = option(None, "owner/name of the model on the Hub")
     data_description: str | None = option(None, "what the text is, and where it is from")
     data_license: str | None = option(None, "licence of the text, in words")
+    tags: list[str] | None = option(None, "further tags of the model on the Hub")
     examples: bool | None = option(
         None, "show three held-out texts with predictions; default: true"
     )

@@ -143,8 +143,7 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> dict[str, bytes]:
         "seed_heads": SEED_HEADS,
     }
     if have_same_data and have_seeds:
-        ranked = [metric for metric in metrics if _is_ranked(metric)]
-        content["seed_differences"] = seed_differences(groups, ranked)
+        content["seed_differences"] = seed_differences(groups, _ranked(runs, metrics))
         content["num_columns"] = len(groups)
     elif have_same_data:
         content["best"] = _best_cells(runs, metrics)
@@ -176,9 +175,10 @@ def _metric_table(groups: SeedRuns, metrics: Sequence[str]) -> list[list[str]]:
 def _best_cells(runs: Runs, metrics: Sequence[str]) -> list[tuple[int, int]]:
     """Return row and column of the best values in the table of metrics."""
     results = [run.results for run in runs.values()]
+    ranked = _ranked(runs, metrics)
     cells = []
     for row, metric in enumerate(metrics):
-        for column in _best(metric, results):
+        for column in _best(metric, results) if metric in ranked else ():
             cells.append((row, column + 1))
     return cells
 
@@ -259,6 +259,25 @@ def _metric_names(runs: Runs) -> list[str]:
         if any(name in run.results for run in runs.values()):
             names[name] = None
     return list(names)
+
+
+def _ranked(runs: Runs, metrics: Sequence[str]) -> list[str]:
+    """Return the metrics by which runs with the same held-out inputs can be ranked.
+
+    ELECTRA's discriminator reads what the run's own generator has replaced, and TinyBERT's losses
+    are against the run's own teacher. Which older text a run was measured on is not known.
+    """
+    objectives = {run.settings.get("objective") for run in runs.values()}
+    left_out = ["eval_old_"]
+    if "electra" in objectives:
+        left_out += ["eval_loss", "eval_disc_", "eval_replaced_"]
+    if "tinybert" in objectives:
+        left_out.append("eval_")
+    ranked = []
+    for metric in metrics:
+        if _is_ranked(metric) and not metric.startswith(tuple(left_out)):
+            ranked.append(metric)
+    return ranked
 
 
 def _is_ranked(name: str) -> bool:

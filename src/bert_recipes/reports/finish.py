@@ -13,9 +13,17 @@ from bert_recipes.errors import saving
 from bert_recipes.reports.card import name_repository, write_card_of_run
 from bert_recipes.reports.facts import NUM_EXAMPLES, read_object, write_facts
 from bert_recipes.reports.page import write_report
-from bert_recipes.run_folder import FACTS_FILE, MARKDOWN_FILE, PAGE_FILE, RESULTS_FILE, TASK_FILE
-from bert_recipes.shipped import command_hint, interpreter
+from bert_recipes.run_folder import (
+    CONFIG_FILE,
+    FACTS_FILE,
+    MARKDOWN_FILE,
+    PAGE_FILE,
+    RESULTS_FILE,
+    TASK_FILE,
+)
+from bert_recipes.shipped import command_hint
 from bert_recipes.tasks.task_file import read_task_file
+from bert_recipes.yaml_files import read_tree
 
 
 logger = logging.getLogger(__name__)
@@ -64,7 +72,8 @@ def what_next(folder: Path) -> str:
     """Return predictions for three held-out sentences, and the commands to go on with."""
     lines = []
     commands = {"look": f"{folder / PAGE_FILE} (in a browser)"}
-    if (folder / TASK_FILE).is_file():
+    is_task = (folder / TASK_FILE).is_file()
+    if is_task and _predicts(folder):
         task = read_task_file(folder / TASK_FILE)
         kinds_of_texts = ("sequence_classification", "token_classification")
         is_text = len(task.text_columns) == 1 and task.kind in kinds_of_texts
@@ -73,7 +82,7 @@ def what_next(folder: Path) -> str:
             checkout=f"make predict MODEL={folder} INPUT={rows}",
             wheel=f"bert-recipes predict --model_name_or_path {folder} --input_file {rows}",
         )
-    else:
+    elif not is_task:
         held_out = read_object(folder / FACTS_FILE).get("held_out") or {}
         masks = held_out.get("masks")
         if masks:
@@ -86,7 +95,7 @@ def what_next(folder: Path) -> str:
         )
         flags = f"--task_file my_task.yaml --model_name_or_path {folder}"
         commands["your task"] = command_hint(
-            checkout=f"{interpreter()} recipes/finetune.py {flags}",
+            checkout=f"make finetune TASK_FILE=my_task.yaml MODEL={folder}",
             wheel=f"bert-recipes finetune {flags}",
         )
     commands["share"] = command_hint(
@@ -98,6 +107,15 @@ def what_next(folder: Path) -> str:
     for purpose, command in commands.items():
         lines.append(f"  {purpose:<12}{command}")
     return "\n".join(lines)
+
+
+def _predicts(folder: Path) -> bool:
+    """Tell whether recipes/predict.py takes a fine-tuned run.
+
+    A BiLSTM is in no checkpoint, and the stage of TinyBERT's layers trains no head.
+    """
+    settings, _ = read_tree(folder / CONFIG_FILE)
+    return settings.get("bilstm") != "true" and settings.get("distil") != "intermediate"
 
 
 def _describe_mask(mask: Mapping[str, Any]) -> str:
