@@ -356,6 +356,10 @@ class Reader:
 
         Only these end a line; ``\r`` does so in a file that has no other line ends.
         """
+        for number, line in self._lines_with_ends(path):
+            yield number, line.rstrip("\r\n")
+
+    def _lines_with_ends(self, path: Path) -> Iterator[tuple[int, str]]:
         counts = self.counts
         bytes_before = counts.source_bytes
         with _unpacking(path) as (file, stream):
@@ -366,8 +370,7 @@ class Reader:
                     raw = raw.removeprefix(codecs.BOM_UTF8)
                     counts.repaired["byte_order_marks_removed"] += 1
                 where = f"{path}, line {number}"
-                text = self._decode(raw, where)
-                yield number, text.rstrip("\r\n")
+                yield number, self._decode(raw, where)
         counts.source_bytes = bytes_before + path.stat().st_size
 
     def _raw_lines(self, path: Path, stream: io.BufferedReader) -> Iterator[bytes]:
@@ -546,7 +549,8 @@ class Reader:
         """Yield the line on which each row starts, and its cells."""
         # Strict quoting finds quotes that are not closed.
         self._allow_long_cells()
-        lines: Iterator[str] = (f"{line}\n" for _, line in self.lines(path))
+        # With their ends: places in a text that has some are counted with them.
+        lines: Iterator[str] = (line for _, line in self._lines_with_ends(path))
         first = next(lines, "")
         has_separator_line = _SEPARATOR_LINE.fullmatch(first.strip()) is not None
         # Where blanks follow all separators of the header they are not part of the cells.
@@ -559,7 +563,8 @@ class Reader:
         try:
             for cells in reader:
                 is_separator_line = start == 1 and has_separator_line
-                is_empty_line = has_columns and len(cells) == 1 and not cells[0].strip()
+                # Excel writes cleared rows as separators alone.
+                is_empty_line = has_columns and not any(map(str.strip, cells))
                 if cells and not is_empty_line and not is_separator_line:
                     yield start, cells
                 start = reader.line_num + 1

@@ -82,6 +82,31 @@ def test_a_new_head_is_a_cut_off_normal_without_bias_on_the_checkpoints_encoder(
         assert torch.equal(weight, models[0].base_model.state_dict()[name]), name
 
 
+def test_a_layer_that_both_heads_have_stays_as_it_was_pre_trained(tiny_checkpoint, tmp_path):
+    """Of ModernBERT: stock draws the classifier alone."""
+    tokenizer = open_tokenizer(str(tiny_checkpoint))
+    config = transformers.ModernBertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        pad_token_id=0,
+    )
+    torch.manual_seed(0)
+    pretrained = transformers.ModernBertForMaskedLM(config)
+    pretrained.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model = open_for(tmp_path, "mnli")
+    assert torch.equal(model.head.dense.weight, pretrained.head.dense.weight)
+    assert model.classifier.weight.abs().max() < 0.04
+    # With a head for other labels all of it is drawn.
+    model.save_pretrained(tmp_path)
+    other = open_for(tmp_path, "mrpc")
+    assert not torch.equal(other.head.dense.weight, pretrained.head.dense.weight)
+
+
 def test_a_model_of_sets_learns_no_positions(tiny_checkpoint, copy):
     positions = "bert.embeddings.position_embeddings.weight"
     assert positions in learning(open_for(tiny_checkpoint, "mrpc"))

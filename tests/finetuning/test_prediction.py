@@ -174,7 +174,7 @@ def test_choices_may_be_fewer_than_columns_and_their_context_empty(tmp_path):
     json_file.write_text("\n".join(map(json.dumps, rows)))
     (chunk,) = read_chunks(json_file, task)
     assert chunk.split.examples[1].choices == ("s d", "s e")
-    for row, message in (("x,,d,,", "1 choices; two or more"), ('"",,,,', "'context' is empty")):
+    for row, message in (("x,,d,,", "1 choices; two or more"), ('"",,,,', "no input in it")):
         file.write_text(f"context,start,a,b,c\n{row}\n")
         with pytest.raises(InputError, match=message):
             list(read_chunks(file, task))

@@ -13,6 +13,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.prediction import read_chunks
 from bert_recipes.rows import read_lines
 from bert_recipes.tasks.sources import load_split
+from bert_recipes.tasks.task import Task
 from bert_recipes.tasks.task_file import read_task_file, write_task_file
 
 
@@ -602,3 +603,79 @@ def test_a_test_split_of_blank_labels_is_one_with_hidden_labels(tmp_path, name, 
             load()
     else:
         assert load().is_labelled
+
+
+def test_line_ends_of_windows_inside_a_cell_are_counted_in_the_places_of_its_text(read):
+    """As pandas and Label Studio write a text of several lines."""
+    text = "Dear Sir,\r\nMara Lind sails"
+    rows = [{"text": text, "label": [[11, 20, "PER"]]}]
+    content = f'text,label\r\n"{text}","[[11, 20, ""PER""]]"\r\n'
+    labels = "labels: [O, B-PER, I-PER]\ntext_columns: text\n"
+    _, from_json = read(TAGGING + labels, rows)
+    _, from_csv = read(TAGGING + labels, content, "train.csv")
+    assert from_csv == from_json
+    (example,) = from_csv
+    tagged = zip(example.tokens, example.labels, strict=True)
+    assert [word for word, label in tagged if label] == ["Mara", "Lind"]
+
+
+def test_rows_of_separators_alone_are_no_data(read):
+    """Excel writes them for rows that were cleared."""
+    _, examples = read(CLASSES, "text;label\na;yes\n;\nb;no\n ; \n", "train.csv")
+    assert [example.text for example in examples] == ["a", "b"]
+
+
+def test_a_text_that_nobody_annotated_has_an_empty_cell(read, caplog):
+    """Of Label Studio's and pandas' tables; an empty list says that it has no entity."""
+    content = 'text,label\nNothing here,\nOle,[]\nMara sails,"[[0, 4, ""PER""]]"\n'
+    labels = "labels: [O, B-PER, I-PER]\ntext_columns: text\n"
+    _, examples = read(TAGGING + labels, content, "train.csv")
+    assert [example.tokens for example in examples] == [("Ole",), ("Mara", "sails")]
+    assert "1 of 3 rows have no label and are left out" in caplog.text
+
+
+def test_a_label_in_a_list_is_the_same_in_a_table(read):
+    task, examples = read(CLASSES, "text,label\na,['yes']\nb,['no']\n", "train.csv")
+    assert task.labels == ("no", "yes")
+    assert [example.label for example in examples] == [1, 0]
+
+
+def test_choices_of_label_studio_are_a_set_of_labels(read):
+    rows = [
+        {"text": "a", "label": {"choices": ["rain", "wind"]}},
+        {"text": "b", "label": {"choices": ["sun"]}},
+    ]
+    task, examples = read(MULTI, rows)
+    assert task.labels == ("rain", "sun", "wind")
+    assert [example.label for example in examples] == [(0, 2), (1,)]
+
+
+def test_decimal_commas_are_numbers_and_are_refused_with_the_way_out(read):
+    content = "text;label\na;3,5\nb;4,0\n"
+    with pytest.raises(InputError, match=r"numbers with fractions; problem_type: regression\?"):
+        read(CLASSES, content, "train.csv")
+    with pytest.raises(InputError, match=r"label '3,5'; allowed: a number, written with a point"):
+        read(f"{CLASSES}problem_type: regression\n", content, "train.csv")
+
+
+def test_ids_of_texts_in_front_of_words_are_not_the_words(read):
+    lines = ["bc/a\tMara\tB-PER", "bc/a\tsails\tO", "", "bc/b\tOle\tB-PER", "bc/b\trows\tO", ""]
+    with pytest.raises(InputError, match="text_columns"):
+        read(TAGGING + "labels: [O, B-PER, I-PER]\n", "\n".join(lines * 20), "train.txt")
+
+
+def test_a_task_of_words_a_row_predicts_texts_and_lists(tmp_path):
+    task = Task(
+        name="t",
+        kind="token_classification",
+        text_columns=("word",),
+        label_column="label",
+        labels=("O", "B-X", "I-X"),
+        sentence_column="sentence_id",
+    )
+    for value in (["The", "Ulva", "sails", "."], "The Ulva sails."):
+        file = tmp_path / "in.jsonl"
+        file.write_text(json.dumps({"word": value}))
+        (chunk,) = read_chunks(file, task)
+        (example,) = chunk.split.examples
+        assert example.tokens == ("The", "Ulva", "sails", ".")

@@ -1,7 +1,7 @@
 """Open a checkpoint for a task or for prediction: its tokenizer, its encoder, its head."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -77,16 +77,20 @@ def open_model(
         _set_dropout(config, settings.dropout)
 
     set_seed(seed)
-    model, new_pooler = _load(name, kind_class, config, keeps_head=why_new is None)
+    model, new_keys = _load(name, kind_class, config, keeps_head=why_new is None)
     head = _head_layers(model)
     if why_new is not None:
         logger.info("%s: %s; initializing a new head for task %s", name, why_new, task.name)
-        _draw_weights(head, getattr(config, "initializer_range", 0.02))
+        new_layers = list(head.values())
+        if not _is_of_kind(config, kind_class):
+            # A layer below both heads, as ModernBERT's, stays as it was pre-trained.
+            new_layers = [layer for key, layer in head.items() if f"{key}.weight" in new_keys]
+        _draw_weights(new_layers, getattr(config, "initializer_range", 0.02))
     if task.problem_type == "regression":
-        for layer in head:
+        for layer in head.values():
             layer.__class__ = Float32Linear
     if settings.freeze_encoder:
-        _freeze_encoder(model, new_pooler)
+        _freeze_encoder(model, new_keys)
     # A checkpoint that must have its head is measured as it is: a BiLSTM would be untrained.
     if settings.bilstm and not needs_head:
         _add_bilstm(model)
@@ -103,13 +107,13 @@ def _check_length(config: PretrainedConfig, length: int) -> None:
         )
 
 
-def _head_layers(model: PreTrainedModel) -> list[nn.Linear]:
-    """Return the linear layers outside of the encoder."""
+def _head_layers(model: PreTrainedModel) -> dict[str, nn.Linear]:
+    """Return the linear layers outside of the encoder by their names."""
     encoder = set(model.base_model.modules())
-    layers = []
-    for module in model.modules():
+    layers = {}
+    for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and module not in encoder:
-            layers.append(module)
+            layers[name] = module
     return layers
 
 
@@ -124,13 +128,16 @@ def _draw_weights(layers: Sequence[nn.Linear], std: float) -> None:
             nn.init.zeros_(layer.bias)
 
 
-def _freeze_encoder(model: PreTrainedModel, new_pooler: Sequence[str]) -> None:
+def _freeze_encoder(model: PreTrainedModel, new_keys: Collection[str]) -> None:
     """Let no parameter of the encoder learn, but those of a new pooler."""
+    new_pooler = []
     for name, parameter in model.named_parameters():
         if name.startswith(f"{model.base_model_prefix}."):
-            parameter.requires_grad_(name in new_pooler)
+            parameter.requires_grad_(name in new_keys)
+            if name in new_keys:
+                new_pooler.append(name)
     if new_pooler:
-        logger.info("the encoder is frozen but for what is new: %s", ", ".join(new_pooler))
+        logger.info("the encoder is frozen but for what is new: %s", ", ".join(sorted(new_pooler)))
 
 
 def _add_bilstm(model: PreTrainedModel) -> None:
@@ -205,11 +212,12 @@ def _from_pretrained(
 
 def _load(
     name: str, kind_class: type[TaskKind], config: PretrainedConfig, *, keeps_head: bool
-) -> tuple[PreTrainedModel, list[str]]:
+) -> tuple[PreTrainedModel, set[str]]:
     """Load a checkpoint whose encoder is complete, but for its pooler.
 
     Returns:
-        The model, and the keys of a new pooler: a masked-LM checkpoint has none.
+        The model, and the keys of what is new: a head, and a pooler that a masked-LM checkpoint
+        lacks.
     """
     model_class = getattr(transformers, kind_class.auto_class)
     model, missing, mismatched = _from_pretrained(name, model_class, config=config)
@@ -229,7 +237,7 @@ def _load(
     if new_pooler:
         message = "%s has no weights for its pooler (%s); it is drawn at random"
         logger.warning(message, name, ", ".join(new_pooler))
-    return model, new_pooler
+    return model, missing | mismatched
 
 
 def open_complete(
@@ -249,12 +257,17 @@ def open_complete(
     return model
 
 
+def _is_of_kind(config: PretrainedConfig, kind_class: type[TaskKind]) -> bool:
+    """Tell whether a checkpoint has a head of a kind of task."""
+    head = kind_class.auto_class.removeprefix("AutoModel")
+    return (architecture(config) or "").endswith(head)
+
+
 def _why_new_head(config: PretrainedConfig, task: Task, kind_class: type[TaskKind]) -> str | None:
     """Return why the checkpoint's head cannot serve the task, or None."""
-    head = kind_class.auto_class.removeprefix("AutoModel")
-    model_class = architecture(config) or "none"
-    if not model_class.endswith(head):
-        return f"no {head} head in this checkpoint (a {model_class})"
+    if not _is_of_kind(config, kind_class):
+        head = kind_class.auto_class.removeprefix("AutoModel")
+        return f"no {head} head in this checkpoint (a {architecture(config) or 'none'})"
     if task.kind not in _LABELLED_KINDS:
         return None
 

@@ -247,7 +247,7 @@ def warn_of_cut_texts(encoded: EncodedSplit, kind: TaskKind) -> None:
     num_full = int((encoded.lengths >= max_length).sum())
     if not num_full or not kind.cuts_texts:
         return
-    advice = "give a larger --max_seq_length"
+    advice = "give a larger --max_seq_length, if the model has more positions"
     # Pairs and choices have no windows.
     if kind.task.kind == "sequence_classification" and len(kind.task.text_columns) == 1:
         advice += ", or --long_documents windows (docs/tasks.md)"

@@ -148,6 +148,10 @@ class _Survey:
         self._num_words = 0
         self._num_in_sentence = 0
         self._last_index = 0
+        self._first_of_sentence = ""
+        # Whether the first column is not the same in all words of a sentence, and one has several.
+        self._first_varies = False
+        self._has_long_sentence = False
 
     @property
     def width(self) -> int:
@@ -168,6 +172,11 @@ class _Survey:
         self._look_at_index(cells[0])
         self._num_in_sentence += 1
         self._num_words += 1
+        if self._num_in_sentence == 1:
+            self._first_of_sentence = cells[0]
+        else:
+            self._has_long_sentence = True
+            self._first_varies = self._first_varies or cells[0] != self._first_of_sentence
         for texts, cell in zip(self.columns, cells, strict=True):
             texts.add(cell)
 
@@ -181,10 +190,14 @@ class _Survey:
 
     @property
     def has_no_words_first(self) -> bool:
-        """Return whether the first of several columns holds numbers, or one text: a speaker."""
+        """Return whether the first of several columns holds numbers, or one text a sentence.
+
+        It names a speaker or a document.
+        """
         if self.width < 3 or self._num_words < _MIN_WORDS:
             return False
-        return len(self.columns[0]) == 1 or self._holds_numbers(0)
+        is_constant = self._has_long_sentence and not self._first_varies
+        return is_constant or self._holds_numbers(0)
 
     def columns_of_tags(self, behind: int) -> list[int]:
         """Return the columns behind another one that hold nothing but the task's tags."""

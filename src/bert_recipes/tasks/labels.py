@@ -23,6 +23,7 @@ from bert_recipes.tasks.task import Task
 MAX_FOUND_LABELS = 1000
 # Classes that a message names.
 _MAX_SHOWN_LABELS = 20
+_DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+)")
 _WHOLE_FLOAT = re.compile(r"([+-]?\d+)\.0*")
 _TRUTH_VALUES = {"true": "1", "false": "0"}
 # NumPy's lists of texts have no commas, for which Python would join their items: ['rain' 'wind'].
@@ -51,6 +52,7 @@ def label_text(value: Any) -> str:
 
 def only_label(value: Any) -> Any:
     """Return the text of a list of one, as doccano and Prodigy write a label; else the value."""
+    value = parse_cell(value)
     is_text = isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
     return value[0] if is_text else value
 
@@ -209,7 +211,9 @@ def number_label(task: Task, value: Any, where: str) -> float | None:
         return None
     if not is_in_range or isinstance(value, bool):
         limits = f" from {least:g} to {greatest:g}" if task.label_range else ""
-        raise InputError(f"{where}: label {value!r:.60}; allowed: a number{limits}")
+        has_comma = _DECIMAL_COMMA.fullmatch(str(value).strip()) is not None
+        advice = ", written with a point" if has_comma else ""
+        raise InputError(f"{where}: label {value!r:.60}; allowed: a number{limits}{advice}")
     return number
 
 
@@ -283,7 +287,9 @@ def _split_labels(task: Task, value: Any, where: str) -> list[Any] | None:
     """Return the labels of one row as a list, None where they are hidden."""
     if is_missing(value) or label_text(value) == "-1":
         return None
-    labels = parse_cell(value)
+    labels = parse_cell(value, (list, dict))
+    if isinstance(labels, dict):  # of Label Studio
+        labels = labels.get("choices")
     if isinstance(labels, str):
         labels = _split_text(task, labels)
     if not isinstance(labels, list):
@@ -369,7 +375,8 @@ def find_labels(task: Task, values: Iterable[Any]) -> list[str]:
     """
     names: set[str] = set()
     for number, value in enumerate(values, start=1):
-        labels = value if isinstance(value, list) else [value]
+        parsed = parse_cell(value)
+        labels = parsed if isinstance(parsed, list) else [value]
         if task.problem_type == "multi_label_classification":
             labels = _split_labels(task, value, f"{task.labels_source}, row {number}") or []
         names.update(map(label_text, labels))
@@ -380,7 +387,11 @@ def find_labels(task: Task, values: Iterable[Any]) -> list[str]:
 
 
 def are_fractions(labels: Iterable[str]) -> bool:
-    """Return whether labels are numbers, and not all of them whole: those of a regression."""
-    if not all(map(is_number, labels)):
+    """Return whether labels are numbers, and not all of them whole: those of a regression.
+
+    Excel writes 3,5 where its user's language does.
+    """
+    numbers = [_DECIMAL_COMMA.sub(r"\1.\2", label) for label in labels]
+    if not all(map(is_number, numbers)):
         return False
-    return not all(float(label).is_integer() for label in labels)
+    return not all(float(number).is_integer() for number in numbers)

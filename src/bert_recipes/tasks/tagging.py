@@ -325,7 +325,9 @@ class TaggedRows:
                 f"{where}: no column {names} (label_column); columns present: {list_columns(row)}"
             )
         value = column_value(row, column, where)
-        return None if is_missing(value) else parse_cell(value)
+        # Tables have an empty cell for a text that nobody annotated.
+        is_empty = is_missing(value) or (isinstance(value, str) and not value.strip())
+        return None if is_empty else parse_cell(value)
 
     def warn_of_spans(self) -> None:
         """Warn of the spans that could not be taken as they are."""
@@ -458,14 +460,15 @@ def _sentence_column(
     number, first = start[0]
     if LINES in first:
         return None
-    if task.sentence_column is not None:
+    text_column = task.text_columns[0]
+    texts = [row.get(text_column) for _, row in start]
+    are_words = all(map(_is_word, texts))
+    if task.sentence_column is not None and (are_words or task.sentence_column in first):
         column_value(first, task.sentence_column, rows.where(number))
         return task.sentence_column
 
-    text_column = task.text_columns[0]
     label_column = label_column_of(task, first)
-    texts = [row.get(text_column) for _, row in start]
-    if not all(map(_is_word, texts)):
+    if not are_words:
         return None
 
     may_be_sentences = are_unspaced_sentences([str(text or "") for text in texts])
@@ -484,8 +487,9 @@ def _sentence_column(
         return None
     raise InputError(
         f"{rows.where(number)}: column '{text_column}' holds a word and '{label_column}' its tag, "
-        "a word a row; say with sentence_column which column tells the sentences apart; columns "
-        f"present: {list_columns(first)}"
+        "a word a row; say with sentence_column which column tells the sentences apart, or give a "
+        f"file with blank lines between them the ending .conll; columns present: "
+        f"{list_columns(first)}"
     )
 
 
