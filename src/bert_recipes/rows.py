@@ -34,6 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -222,6 +223,18 @@ def _objects(source: str, unit: str, values: Iterable[tuple[int, Any]]) -> Numbe
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _QUOTED_CELL = re.compile(r'"(?:[^"]|"")*"')
+
+
+@cache
+def _warn_of_empty_rows(path: Path, number: int) -> None:
+    """Warn once of a file that is read several times."""
+    logger.warning(
+        "%s: %d rows whose cells are all empty are skipped, and not counted among the rows",
+        path,
+        number,
+    )
+
+
 # Excel's own first line.
 _SEPARATOR_LINE = re.compile(r"sep=(.)")
 
@@ -560,11 +573,13 @@ class Reader:
         lines = itertools.chain([first], lines)
         reader = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=has_blanks)
         start = 1
+        num_empty = 0
         try:
             for cells in reader:
                 is_separator_line = start == 1 and has_separator_line
                 # Excel writes cleared rows as separators alone.
                 is_empty_line = has_columns and not any(map(str.strip, cells))
+                num_empty += is_empty_line and len(cells) > 1
                 if cells and not is_empty_line and not is_separator_line:
                     yield start, cells
                 start = reader.line_num + 1
@@ -572,6 +587,8 @@ class Reader:
             raise InputError(
                 f"{path}, line {start}: broken CSV ({error}); check the quotes"
             ) from error
+        if num_empty:
+            _warn_of_empty_rows(path, num_empty)
 
     def _split_tsv(self, path: Path) -> Iterator[tuple[int, list[str]]]:
         self._allow_long_cells()

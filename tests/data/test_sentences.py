@@ -92,6 +92,12 @@ CASES = [
     "ខ្ញុំទៅផ្សារ។ | គាត់នៅផ្ទះ។",
     "བཀྲ་ཤིས།||བདེ་ལེགས།",
     "བཀྲ་ཤིས། །||བདེ་ལེགས།",
+    # Georgian: all letters are small to Unicode. Korean: a syllable is a word and no initial.
+    "მე ვარ ქართველი. | შენ ვინ ხარ? | კარგად ვარ!",
+    "네. | 알겠습니다. | 빨리 해. | 늦겠어.",
+    # Afrikaans and Dutch: the capital is behind a shortened word
+    "Hy slaap. | 'n Man kom in. | \u2019n Hond blaf.",
+    "Hij sliep. | 's Avonds kwam zij. 't gaat goed.",
 ]
 
 

@@ -22,6 +22,7 @@ from bert_recipes.finetuning.token_classification import TokenClassification
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.checkpoints import open_checkpoint
 from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.task_file import read_task_file
 
 
 LABELS = ["entailment", "neutral", "contradiction"]
@@ -105,6 +106,26 @@ def test_a_layer_that_both_heads_have_stays_as_it_was_pre_trained(tiny_checkpoin
     model.save_pretrained(tmp_path)
     other = open_for(tmp_path, "mrpc")
     assert not torch.equal(other.head.dense.weight, pretrained.head.dense.weight)
+
+
+def test_a_head_of_another_kind_of_task_is_drawn_also_where_its_layer_has_the_same_size(
+    mnli_run, tmp_path
+):
+    """All kinds call it `classifier`."""
+    before = load_file(mnli_run / "model.safetensors")["classifier.weight"]
+    (tmp_path / "tags.yaml").write_text(
+        "kind: token_classification\nfiles: {train: t.jsonl}\nlabels: [O, B-X, I-X]\n"
+    )
+    tags = read_task_file(tmp_path / "tags.yaml")
+    tokenizer = open_tokenizer(str(mnli_run))
+    settings = TaskArguments(task="conll2003", max_seq_length=64)
+    heads = []
+    for seed in (1, 2):
+        model = open_model(str(mnli_run), tags, TokenClassification, tokenizer, settings, seed=seed)
+        heads.append(model.classifier.weight)
+    assert heads[0].shape == before.shape
+    assert not torch.equal(heads[0], before)
+    assert not torch.equal(heads[0], heads[1])
 
 
 def test_a_model_of_sets_learns_no_positions(tiny_checkpoint, copy):

@@ -15,6 +15,7 @@ from small_corpora import WORDS, contents_of
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.data import prepare as prepare_module
+from bert_recipes.data.corpus import iter_documents
 from bert_recipes.data.encoding import (
     DocumentEncoder,
     TextBatch,
@@ -453,3 +454,25 @@ def test_every_configuration_is_read(name, flags):
     (arguments,) = parse_arguments(CorpusArguments, argv=argv.split())
 
     assert Path(arguments.output_dir).name == "store"
+
+
+def test_one_file_to_hold_out_is_refused_before_anything_is_read(prepare, corpus):
+    """As a document it would be too few, seen after the last shard."""
+    with pytest.raises(InputError, match=r"1 file in validation_files, which is one document"):
+        prepare(
+            "few", [corpus], document_boundary="file", validation_files=[str(corpus / "00.txt")]
+        )
+
+
+def test_tags_of_wikiextractor_are_no_text(prepare, tmp_path):
+    text = '<doc id="1" url="https://x" title="A">\nA\n\nOne sentence.\n\n</doc>\n'
+    (tmp_path / "wiki_00.txt").write_text(text * 2)
+    with pytest.raises(InputError, match="tags of WikiExtractor; run it with --json"):
+        prepare("wiki", [tmp_path / "wiki_00.txt"])
+
+
+def test_line_ends_of_any_system_end_the_paragraphs_of_a_row(tmp_path):
+    for name, end in (("unix", "\n"), ("windows", "\r\n"), ("mac", "\r")):
+        file = tmp_path / f"{name}.jsonl"
+        file.write_text(json.dumps({"text": f"One.{end}Two.{end}{end}Three."}))
+        assert list(iter_documents(file)) == [["One.", "Two.", "Three."]]

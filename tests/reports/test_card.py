@@ -414,17 +414,20 @@ def test_the_card_has_the_rates_and_masks_that_change_and_the_older_text(copy_of
     assert "/home/me" not in text
 
 
-def test_tags_stay_when_a_card_is_written_again(copy_of):
+def test_tags_stay_when_a_card_is_written_again(copy_of, caplog):
     folder = copy_of(SEQUENCES)
     change_yaml(folder / "run.yaml", hub_tags=["english"])
-    name_repository(folder, "me/tagged", ["news"])
+    for tag in ("news", "sport"):
+        name_repository(folder, "me/tagged", [tag])
     for arguments in (None, CardArguments(license="mit")):
         write_card(folder, arguments)
-        assert ModelCard.load(folder / "README.md").data.tags[1:] == [
-            "bert-recipes",
-            "news",
-            "english",
-        ]
+        tags = ModelCard.load(folder / "README.md").data.tags
+        assert tags[1:] == ["bert-recipes", "news", "sport", "english"]
+    # An edited card of the same repository loads the right model.
+    (folder / "README.md").write_text(text_of(folder) + "Mine.\n")
+    caplog.clear()
+    name_repository(folder, "me/tagged", ["other"])
+    assert caplog.text == ""
 
 
 def test_the_best_run_of_a_sweep_says_that_it_was_chosen(copy_of):
@@ -433,8 +436,12 @@ def test_the_best_run_of_a_sweep_says_that_it_was_chosen(copy_of):
     assert sentence not in write_card(folder).read_text()
     run = folder.parent / "sweep" / "settings" / "seed-1"
     shutil.copytree(folder, run)
-    (folder.parent / "sweep" / "sweep.json").write_text("{}")
+    other = shutil.copytree(folder, run.with_name("seed-2"))
+    runs = [{"seed": 1}, {"seed": 2}]
+    sweep = {"best_run": "settings/seed-1", "combinations": [{"runs": runs}]}
+    (folder.parent / "sweep" / "sweep.json").write_text(json.dumps(sweep))
     assert sentence in write_card(run).read_text()
+    assert sentence not in write_card(other).read_text()
 
 
 # Limits

@@ -619,10 +619,11 @@ def test_line_ends_of_windows_inside_a_cell_are_counted_in_the_places_of_its_tex
     assert [word for word, label in tagged if label] == ["Mara", "Lind"]
 
 
-def test_rows_of_separators_alone_are_no_data(read):
+def test_rows_of_separators_alone_are_no_data(read, caplog):
     """Excel writes them for rows that were cleared."""
     _, examples = read(CLASSES, "text;label\na;yes\n;\nb;no\n ; \n", "train.csv")
     assert [example.text for example in examples] == ["a", "b"]
+    assert "train.csv: 2 rows whose cells are all empty are skipped" in caplog.text
 
 
 def test_a_text_that_nobody_annotated_has_an_empty_cell(read, caplog):
@@ -638,6 +639,14 @@ def test_a_label_in_a_list_is_the_same_in_a_table(read):
     task, examples = read(CLASSES, "text,label\na,['yes']\nb,['no']\n", "train.csv")
     assert task.labels == ("no", "yes")
     assert [example.label for example in examples] == [1, 0]
+
+
+def test_numbers_in_lists_and_sets_of_numbers_are_classes(read):
+    task, examples = read(CLASSES, "text,label\na,[1]\nb,[0]\n", "train.csv")
+    assert task.labels == ("[0]", "[1]")
+    assert [example.label for example in examples] == [1, 0]
+    task, _ = read(CLASSES, 'text,label\na,1\nb,2\nc,"1,2"\n', "train.csv")
+    assert set(task.labels) == {"1", "2", "1,2"}
 
 
 def test_choices_of_label_studio_are_a_set_of_labels(read):
@@ -673,9 +682,13 @@ def test_a_task_of_words_a_row_predicts_texts_and_lists(tmp_path):
         labels=("O", "B-X", "I-X"),
         sentence_column="sentence_id",
     )
-    for value in (["The", "Ulva", "sails", "."], "The Ulva sails."):
+    for value, words in (
+        (["The", "Ulva", "sails", "."], ("The", "Ulva", "sails", ".")),
+        ("The Ulva sails.", ("The", "Ulva", "sails", ".")),
+        ("Hello", ("Hello",)),
+    ):
         file = tmp_path / "in.jsonl"
         file.write_text(json.dumps({"word": value}))
         (chunk,) = read_chunks(file, task)
         (example,) = chunk.split.examples
-        assert example.tokens == ("The", "Ulva", "sails", ".")
+        assert example.tokens == words

@@ -18,6 +18,7 @@ import fnmatch
 import glob
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -549,7 +550,7 @@ def iter_documents(  # noqa: PLR0913  # the public signature
     row_reader = _RowReader(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
     for path in paths:
         if _is_text(path):
-            lines = (line for _, line in reader.lines(path))
+            lines = _check_first_line(path, (line for _, line in reader.lines(path)))
             documents = _cut_documents(lines, document_boundary, wrapped_lines)
         else:
             documents = _documents_of_rows(row_reader.read_file(path), wrapped_lines, counts)
@@ -641,6 +642,17 @@ def check_options(
             )
 
 
+def _check_first_line(path: Path, lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a text; refuse tags of WikiExtractor, which would be read as text."""
+    for number, line in enumerate(lines):
+        if number == 0 and line.startswith("<doc id="):
+            raise InputError(
+                f"{path}: tags of WikiExtractor; run it with --json, and give its files the ending "
+                ".jsonl"
+            )
+        yield line
+
+
 def _cut_documents(lines: Iterable[str], boundary: str, wrapped_lines: bool) -> Iterator[list[str]]:
     """Cut lines into documents of paragraphs; `auto` is `blank_line` here."""
     paragraphs = _join_wrapped(lines) if wrapped_lines else map(str.strip, lines)
@@ -678,7 +690,8 @@ def _documents_of_rows(
 ) -> Iterator[list[str]]:
     """Make a document of each row; a row of blanks is dropped and counted."""
     for text in texts:
-        documents = list(_cut_documents(text.split("\n"), "row", wrapped_lines))
+        lines = re.split(r"\r\n?|\n", text)
+        documents = list(_cut_documents(lines, "row", wrapped_lines))
         if not documents:
             counts.dropped["rows_without_text"] += 1
         yield from documents

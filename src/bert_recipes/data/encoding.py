@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bert_recipes.data.sentences import is_passage, split_sentences
+from bert_recipes.data.sentences import begins_small, is_passage, split_sentences
 from bert_recipes.errors import InputError
 from bert_recipes.scripts import name_script
 
@@ -121,7 +121,7 @@ def count_broken_lines(document: Sequence[str]) -> int:
     for before, paragraph in itertools.pairwise(document):
         last = before[-1:]
         goes_on = last.isalnum() or last == ","
-        if goes_on and paragraph[:1].islower():
+        if goes_on and begins_small(paragraph):
             num_broken += 1
     return num_broken
 

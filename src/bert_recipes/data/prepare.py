@@ -299,6 +299,12 @@ def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
 
     # All of them, before any is read: those that are held out come last, hours later.
     check_options([*train, *validation], arguments.document_boundary, arguments.wrapped_lines)
+    if arguments.document_boundary == "file" and 0 < len(validation) < MIN_DOCUMENTS:
+        raise InputError(
+            f"{len(validation)} file in validation_files, which is one document: at least "
+            f"{MIN_DOCUMENTS} are needed, because a random next sentence comes from another one; "
+            "hold out more files"
+        )
     return [("train", path) for path in train] + [("validation", path) for path in validation]
 
 
@@ -947,7 +953,7 @@ class Preparation:
 
     def _boundary_advice(self) -> str:
         if not self._has_text_files():
-            return "every row is a document here: give rows of several sentences"
+            return "every row is a document here: give more rows, each of several sentences"
         boundary = self.arguments.document_boundary
         advice = {
             "line": "--document_boundary line makes every line a document",

@@ -81,6 +81,7 @@ _CANDIDATE = re.compile(
     rf"{_STOP}(?<!{_STOP}{_STOP}){_STOP}*+[{_CLOSERS}]*+\s++"
     rf"|[{_UNSPACED}][{_UNSPACED}!?]*+[{_CLOSERS}]*+\s*+"
 )
+_SHORTENED = re.compile(r"['\u2018\u2019][nstk]\s+(\w)")
 _NEXT_WORD = re.compile(rf"[{re.escape(_OPENERS)}\s]*((?:[^\W_]|')*)")
 # A comma, a semicolon, a colon: the sentence goes on.
 _CJK_CONTINUATIONS = "\u3001\uff0c,\uff1b\uff1a"
@@ -157,15 +158,26 @@ def _is_boundary(text: str, begin: int, terminator: int, end: int) -> bool:
             return False
         # Verse numbers stand between two of them: no cut inside.
         return text[end - 1].isspace() or not following.isdigit()
-    if following.islower():
+    if begins_small(following):
         return False
     # After an opening quote or bracket.
-    if not following.isupper() and _next_word(text, end)[:1].islower():
-        return False
+    if not following.isupper() and begins_small(_next_word(text, end)):
+        # The capital is behind a shortened word: Afrikaans "'n Man", Dutch "'s Avonds".
+        shortened = _SHORTENED.match(text, end)
+        if shortened is None or not shortened.group(1).isupper():
+            return False
     # Only a single full stop with nothing but space after it can belong to an abbreviation.
     if first != "." or not text[terminator + 1].isspace():
         return True
     return not _ends_in_abbreviation(text, begin, terminator, end)
+
+
+def begins_small(text: str) -> bool:
+    """Return whether a text begins with a small letter, where sentences begin with capitals.
+
+    Georgian letters are small to Unicode, and their capitals begin no sentence.
+    """
+    return text[:1].islower() and not "\u10d0" <= text[:1] <= "\u10ff"
 
 
 def _next_word(text: str, begin: int) -> str:
@@ -189,7 +201,8 @@ def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
     word = words[-1].lstrip(_OPENERS) if words else ""
     if len(word) > _LONGEST_ABBREVIATION or not word:
         return False
-    if len(word) == 1 and word.isalpha():
+    # A Korean syllable is a word.
+    if len(word) == 1 and word.isalpha() and not "\uac00" <= word <= "\ud7a3":
         # The English pronoun can end a sentence ("taller than I."), an initial cannot ("George I.
         # Smith").
         is_pronoun = word == "I" and len(words) > 1 and words[-2].islower()

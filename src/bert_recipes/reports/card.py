@@ -193,11 +193,13 @@ def name_repository(folder: Path, repo_id: str, tags: Sequence[str] = ()) -> Non
     if not all((folder / name).is_file() for name in names):
         return
     try:
-        earlier_repository = read_card(folder).repository
-        if earlier_repository == repo_id and not tags:
-            return
-        if may_replace_card(folder):
-            write_card(folder, CardArguments(repo_id=repo_id, tags=list(tags) or None))
+        card = read_card(folder)
+        earlier_repository = card.repository
+        all_tags = list(dict.fromkeys([*(card.arguments.tags or ()), *tags]))
+        is_changed = earlier_repository != repo_id or all_tags != (card.arguments.tags or [])
+        if may_replace_card(folder) and is_changed:
+            write_card(folder, CardArguments(repo_id=repo_id, tags=all_tags or None))
+        if may_replace_card(folder) or earlier_repository == repo_id:
             return
         text = (folder / CARD_FILE).read_text(encoding="utf-8", errors="replace")
         if earlier_repository is not None and f'"{earlier_repository}"' in text:
@@ -246,13 +248,23 @@ def card_text(card: RunCard) -> str:
         max_seq_length=run.settings.get(key_in_last_phase(run.settings, "max_seq_length")),
         has_second_phase=has_second_phase(run.settings),
         stuck_margin=STUCK_MARGIN_NATS,
-        is_best_of_sweep=(run.folder.resolve().parent.parent / SWEEP_FILE).is_file(),
+        is_best_of_sweep=_is_best_of_sweep(run.folder.resolve()),
         is_no_better=task is not None and is_no_better(run.results, task.best_metric),
         has_local_tokenizer=has_local_tokenizer,
     )
     lines = [line.rstrip() for line in text.splitlines()]
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
     return str(ModelCard(f"{text}\n"))
+
+
+def _is_best_of_sweep(folder: Path) -> bool:
+    """Return whether a sweep has chosen a run among several."""
+    sweep_folder = folder.parent.parent
+    if not (sweep_folder / SWEEP_FILE).is_file():
+        return False
+    sweep = read_object(sweep_folder / SWEEP_FILE)
+    num_runs = sum(len(entry["runs"]) for entry in sweep["combinations"])
+    return num_runs > 1 and sweep["best_run"] == str(folder.relative_to(sweep_folder))
 
 
 def _copies_teacher(run: RunFiles) -> bool:

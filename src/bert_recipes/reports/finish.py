@@ -164,6 +164,8 @@ def report_sweep(folder: Path) -> list[Path]:
     files: list[Path] = []
     with _without_harm(folder):
         files = write_report(folder)
+        # Its card was written before it was chosen.
+        write_card_of_run((folder / "best").resolve())
     return files
 
 

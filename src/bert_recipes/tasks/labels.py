@@ -52,9 +52,9 @@ def label_text(value: Any) -> str:
 
 def only_label(value: Any) -> Any:
     """Return the text of a list of one, as doccano and Prodigy write a label; else the value."""
-    value = parse_cell(value)
-    is_text = isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
-    return value[0] if is_text else value
+    labels = parse_cell(value)
+    is_text = isinstance(labels, list) and len(labels) == 1 and isinstance(labels[0], str)
+    return labels[0] if is_text else value
 
 
 def is_hidden(value: Any) -> bool:
@@ -375,8 +375,8 @@ def find_labels(task: Task, values: Iterable[Any]) -> list[str]:
     """
     names: set[str] = set()
     for number, value in enumerate(values, start=1):
-        parsed = parse_cell(value)
-        labels = parsed if isinstance(parsed, list) else [value]
+        only = only_label(value)
+        labels = only if isinstance(only, list) else [only]
         if task.problem_type == "multi_label_classification":
             labels = _split_labels(task, value, f"{task.labels_source}, row {number}") or []
         names.update(map(label_text, labels))
@@ -391,6 +391,10 @@ def are_fractions(labels: Iterable[str]) -> bool:
 
     Excel writes 3,5 where its user's language does.
     """
+    labels = set(labels)
+    pieces = {piece for label in labels if "," in label for piece in label.split(",")}
+    if pieces and pieces <= labels:
+        return False  # sets of labels: 1, 2 and 1,2
     numbers = [_DECIMAL_COMMA.sub(r"\1.\2", label) for label in labels]
     if not all(map(is_number, numbers)):
         return False

@@ -463,7 +463,9 @@ def _sentence_column(
     text_column = task.text_columns[0]
     texts = [row.get(text_column) for _, row in start]
     are_words = all(map(_is_word, texts))
-    if task.sentence_column is not None and (are_words or task.sentence_column in first):
+    may_be_sentences = are_unspaced_sentences([str(text or "") for text in texts])
+    may_be_texts = not are_words or (is_test and (len(start) == 1 or may_be_sentences))
+    if task.sentence_column is not None and (task.sentence_column in first or not may_be_texts):
         column_value(first, task.sentence_column, rows.where(number))
         return task.sentence_column
 
@@ -471,7 +473,6 @@ def _sentence_column(
     if not are_words:
         return None
 
-    may_be_sentences = are_unspaced_sentences([str(text or "") for text in texts])
     if label_column is None and (may_be_sentences or not is_test):
         return None
 
@@ -487,9 +488,9 @@ def _sentence_column(
         return None
     raise InputError(
         f"{rows.where(number)}: column '{text_column}' holds a word and '{label_column}' its tag, "
-        "a word a row; say with sentence_column which column tells the sentences apart, or give a "
-        f"file with blank lines between them the ending .conll; columns present: "
-        f"{list_columns(first)}"
+        "a word a row; say with sentence_column which column tells the sentences apart, or write "
+        "CoNLL (.conll): no header, tabs or blanks between word and tag, a blank line between "
+        f"sentences; columns present: {list_columns(first)}"
     )
 
 
