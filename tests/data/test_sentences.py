@@ -95,6 +95,7 @@ CASES = [
     # Georgian: all letters are small to Unicode. Korean: a syllable is a word and no initial.
     "მე ვარ ქართველი. | შენ ვინ ხარ? | კარგად ვარ!",
     "네. | 알겠습니다. | 빨리 해. | 늦겠어.",
+    "가. 적용 범위는 다음과 같다. | 나. 목적",
     # Afrikaans and Dutch: the capital is behind a shortened word
     "Hy slaap. | 'n Man kom in. | \u2019n Hond blaf.",
     "Hij sliep. | 's Avonds kwam zij. 't gaat goed.",

@@ -52,7 +52,7 @@ ROWS = [
     ("sst2", [sst2("positive"), sst2(1)], "line 2: label 1 is a number, .*'positive' at .*line 1"),
     ("sst2", [sst2(1), sst2("positive")], "line 1: label 1 is a number, .*'positive' at .*line 2"),
     ("sst2", [sst2(0.5)], "line 1: label 0.5 is not one"),
-    ("sst2", [sst2([1])], r"line 1: label \[1\] is not one"),
+    ("sst2", [sst2([1, 0])], r"line 1: label \[1, 0\] is not one"),
     ("sst2", [sst2(1), sst2(-1)], "line 2: the label is hidden .*, but line 1 has one"),
     ("stsb", [stsb(float("inf"))], "line 1: label inf; allowed: a number from 0 to 5"),
     ("stsb", [stsb(5.2)], "line 1: label 5.2; allowed: a number from 0 to 5"),

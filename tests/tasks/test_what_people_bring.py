@@ -641,12 +641,25 @@ def test_a_label_in_a_list_is_the_same_in_a_table(read):
     assert [example.label for example in examples] == [1, 0]
 
 
-def test_numbers_in_lists_and_sets_of_numbers_are_classes(read):
-    task, examples = read(CLASSES, "text,label\na,[1]\nb,[0]\n", "train.csv")
-    assert task.labels == ("[0]", "[1]")
-    assert [example.label for example in examples] == [1, 0]
-    task, _ = read(CLASSES, 'text,label\na,1\nb,2\nc,"1,2"\n', "train.csv")
-    assert set(task.labels) == {"1", "2", "1,2"}
+def test_a_number_in_a_list_is_that_class_in_every_format(read):
+    rows = [{"text": "a", "label": [1]}, {"text": "b", "label": [0]}]
+    for content, name in (("text,label\na,[1]\nb,[0]\n", "train.csv"), (rows, "train.jsonl")):
+        task, examples = read(CLASSES, content, name)
+        assert task.labels == ("0", "1")
+        assert [example.label for example in examples] == [1, 0]
+
+
+@pytest.mark.parametrize("cell", ["\"['rain', 'wind']\"", "[]"])
+def test_a_set_of_labels_is_no_class(read, cell):
+    with pytest.raises(InputError, match="is not one of the task's"):
+        read(CLASSES, f"text,label\na,['rain']\nb,['wind']\nc,{cell}\n", "train.csv")
+
+
+def test_numbers_with_commas_may_be_fractions_or_sets(read):
+    for cells in (("1", "2", "1,5"), ("1", "2", "1,2")):
+        content = "text;label\n" + "".join(f"a;{cell}\n" for cell in cells)
+        with pytest.raises(InputError, match=r"regression\? Sets of classes, as 1,2, are"):
+            read(CLASSES, content, "train.csv")
 
 
 def test_choices_of_label_studio_are_a_set_of_labels(read):

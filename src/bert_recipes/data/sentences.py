@@ -87,6 +87,7 @@ _NEXT_WORD = re.compile(rf"[{re.escape(_OPENERS)}\s]*((?:[^\W_]|')*)")
 _CJK_CONTINUATIONS = "\u3001\uff0c,\uff1b\uff1a"
 # Japanese "to", after a closing quote: "..." ("he said"). Without one many a sentence begins so.
 _QUOTED = "\u3068"
+_KOREAN_LETTERS = "가나다라마바사아자차카타파하"
 _ROMAN = re.compile(r"[IVXLCDM]+")
 # The pronoun, not the number: "He said no. I left.", but "opus no. I in C", "no. I and no. II".
 # A verb follows it, in lower case or shortened ("I'm"); after the number stands what joins it to
@@ -201,18 +202,25 @@ def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
     word = words[-1].lstrip(_OPENERS) if words else ""
     if len(word) > _LONGEST_ABBREVIATION or not word:
         return False
-    # A Korean syllable is a word.
-    if len(word) == 1 and word.isalpha() and not "\uac00" <= word <= "\ud7a3":
+    if len(word) == 1 and "\uac00" <= word <= "\ud7a3":
+        # A Korean syllable is a word, or counts as a letter does.
+        return word in _KOREAN_LETTERS and _begins_sentence(text, begin, stop - 1)
+    if len(word) == 1 and word.isalpha():
         # The English pronoun can end a sentence ("taller than I."), an initial cannot ("George I.
         # Smith").
         is_pronoun = word == "I" and len(words) > 1 and words[-2].islower()
         return not is_pronoun
     if word.isdigit() or _ROMAN.fullmatch(word):
         # An enumeration ("1. Apples") has nothing before its number.
-        before = text[begin : stop - len(word)]
-        begins_sentence = len(before) <= _MAX_OPENERS and not before.strip(_OPENERS + " ")
+        begins_sentence = _begins_sentence(text, begin, stop - len(word))
         return begins_sentence and len(word) <= _LONGEST_ENUMERATOR
     return _is_abbreviation(word, text, end)
+
+
+def _begins_sentence(text: str, begin: int, place: int) -> bool:
+    """Return whether nothing but quotes and brackets stands before a place of a sentence."""
+    before = text[begin:place]
+    return len(before) <= _MAX_OPENERS and not before.strip(_OPENERS + " ")
 
 
 def _is_abbreviation(word: str, text: str, end: int) -> bool:

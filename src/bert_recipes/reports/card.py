@@ -263,8 +263,9 @@ def _is_best_of_sweep(folder: Path) -> bool:
     if not (sweep_folder / SWEEP_FILE).is_file():
         return False
     sweep = read_object(sweep_folder / SWEEP_FILE)
-    num_runs = sum(len(entry["runs"]) for entry in sweep["combinations"])
-    return num_runs > 1 and sweep["best_run"] == str(folder.relative_to(sweep_folder))
+    if sweep.get("best_run") != str(folder.relative_to(sweep_folder)):
+        return False
+    return sum(len(entry["runs"]) for entry in sweep["combinations"]) > 1
 
 
 def _copies_teacher(run: RunFiles) -> bool:

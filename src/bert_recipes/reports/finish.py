@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_recipes.checkpointing import may_replace_card
 from bert_recipes.errors import saving
 from bert_recipes.reports.card import name_repository, write_card_of_run
 from bert_recipes.reports.facts import NUM_EXAMPLES, read_object, write_facts
@@ -165,7 +166,9 @@ def report_sweep(folder: Path) -> list[Path]:
     with _without_harm(folder):
         files = write_report(folder)
         # Its card was written before it was chosen.
-        write_card_of_run((folder / "best").resolve())
+        best_run = (folder / "best").resolve()
+        if may_replace_card(best_run):
+            write_card_of_run(best_run)
     return files
 
 

@@ -51,10 +51,13 @@ def label_text(value: Any) -> str:
 
 
 def only_label(value: Any) -> Any:
-    """Return the text of a list of one, as doccano and Prodigy write a label; else the value."""
+    """Return the item of a list of one, as doccano and Prodigy write a label; else the value.
+
+    A text that is a list of several becomes that list, which is no label.
+    """
     labels = parse_cell(value)
-    is_text = isinstance(labels, list) and len(labels) == 1 and isinstance(labels[0], str)
-    return labels[0] if is_text else value
+    is_one = isinstance(labels, list) and len(labels) == 1
+    return labels[0] if is_one and not isinstance(labels[0], list | dict) else labels
 
 
 def is_hidden(value: Any) -> bool:
@@ -391,10 +394,6 @@ def are_fractions(labels: Iterable[str]) -> bool:
 
     Excel writes 3,5 where its user's language does.
     """
-    labels = set(labels)
-    pieces = {piece for label in labels if "," in label for piece in label.split(",")}
-    if pieces and pieces <= labels:
-        return False  # sets of labels: 1, 2 and 1,2
     numbers = [_DECIMAL_COMMA.sub(r"\1.\2", label) for label in labels]
     if not all(map(is_number, numbers)):
         return False

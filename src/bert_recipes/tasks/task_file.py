@@ -271,7 +271,8 @@ def _with_labels_of_data(task: Task, data_dir: str | None) -> Task:
     labels = find_labels_in_data(task, data_dir)
     if are_fractions(labels):
         raise InputError(
-            f"{path}: its labels are numbers with fractions; problem_type: regression?"
+            f"{path}: its labels are numbers with fractions; problem_type: regression? Sets of "
+            "classes, as 1,2, are multi_label_classification with a label_separator"
         )
 
     if len(labels) > MAX_FOUND_LABELS:
