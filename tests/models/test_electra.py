@@ -65,6 +65,24 @@ def test_a_pushed_generator_is_found_under_the_name_of_its_discriminator(
     assert all(same) is has_generator
 
 
+def test_the_generator_of_a_checkpoint_in_a_folder_is_that_of_the_checkpoint(tmp_path):
+    make_model().save_pretrained(tmp_path)  # another one, above it
+    torch.manual_seed(1)
+    model = make_model()
+    with torch.no_grad():
+        model.generator.generator_lm_head.bias.fill_(3.0)
+    model.save_pretrained(tmp_path / "checkpoint-1")
+    opened = type(model).from_pretrained(tmp_path, subfolder="checkpoint-1")
+    for name, weight in model.state_dict().items():
+        assert torch.equal(opened.state_dict()[name], weight), name
+
+
+def test_a_push_that_would_lose_the_generator_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"call model.push_to_hub"):
+        make_model().save_pretrained(tmp_path / "mine", push_to_hub=True)
+    assert not (tmp_path / "mine").exists()
+
+
 def make_electra_batch(lengths):
     batch = make_batch(lengths)
     del batch["next_sentence_label"]

@@ -179,6 +179,15 @@ def test_the_last_token_stands_for_a_text_that_is_read_from_left_to_right():
         inputs["input_ids"][rows, last] += 1
         assert (model(**inputs).logits != logits).any(1).all()
 
+    # Wherever the pads are.
+    ids = torch.randint(5, 49, (1, 6), generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([[0, 1, 0, 1, 1, 0]])
+    with torch.no_grad():
+        hidden = model.bert(input_ids=ids, attention_mask=mask).last_hidden_state
+        pooled = model.bert.pooler.dense(hidden[:, 4]).tanh()
+        logits = model(input_ids=ids, attention_mask=mask).logits
+    torch.testing.assert_close(logits, model.classifier(pooled))
+
 
 # DDP need not look for parameters without a gradient in these (`RecipeTrainer`).
 

@@ -19,6 +19,7 @@ from bert_recipes.training import optimization
 from bert_recipes.training.optimization import (
     BertAdam,
     Lamb,
+    Muon,
     MuonSettings,
     Schedule,
     create_optimizer,
@@ -454,3 +455,33 @@ def test_the_peak_of_a_group_is_not_the_rate_that_its_last_step_had():
     assert optimizer.param_groups[0]["lr"] == 0.0
     (settings,) = settings_of_groups(optimizer)
     assert settings == {"momentum": 0, "weight_decay": 0, "initial_lr": 0.5}
+
+
+def adam_of_muon(parameters, lr):
+    group = {"params": list(parameters), "lr": lr, "betas": (0.9, 0.99), "eps": 1e-6}
+    return Muon([{**group, "weight_decay": 0.0}], lr)
+
+
+@pytest.mark.parametrize("make_optimizer", [BertAdam, Lamb, adam_of_muon])
+def test_a_closure_computes_the_gradients_of_its_step(make_optimizer):
+    """As torch's optimizers let it, which some libraries rely on."""
+    weights = {}
+    for with_closure in (False, True):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(4, 4)
+        optimizer = make_optimizer(layer.parameters(), lr=0.1)
+
+        def closure(layer=layer, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = layer(torch.ones(2, 4)).square().sum()
+            loss.backward()
+            return loss
+
+        for _ in range(2):
+            if with_closure:
+                assert optimizer.step(closure) > 0
+            else:
+                closure()
+                optimizer.step()
+        weights[with_closure] = layer.weight
+    torch.testing.assert_close(weights[True], weights[False], rtol=0, atol=0)

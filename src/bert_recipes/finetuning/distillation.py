@@ -75,6 +75,10 @@ class AnswerTrainer(FineTuningTrainer):
             classes = teacher.config.label2id
             self.columns = [classes[name] for _, name in sorted(model.config.id2label.items())]
 
+    def flops_of(self, work: Any) -> Any:
+        """Return None: without the teacher's passes an MFU would be wrong."""
+        return None
+
     def loss_sum(self, output: Any, inputs: Batch) -> torch.Tensor:
         """Return the cross-entropy between both probabilities, summed over the examples."""
         problem_type = self.kind.task.problem_type

@@ -250,7 +250,9 @@ class PackedModel(OriginalInitialization):
             last_states = hidden[:, -1]
         else:
             sequences = torch.arange(len(hidden), device=hidden.device)
-            last_positions = attention_mask.sum(dim=1) - 1
+            # Wherever the pads are.
+            positions = torch.arange(hidden.shape[1], device=hidden.device)
+            last_positions = (attention_mask.long() * positions).amax(dim=1)
             last_states = hidden[sequences, last_positions]
         outputs.pooler_output = self.pooler(last_states[:, None])
         return outputs

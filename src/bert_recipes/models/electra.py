@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from transformers.utils import CONFIG_NAME
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.hub import cached_file
 
+from bert_recipes.errors import InputError
 from bert_recipes.models.bert import (
     BertForPreTrainingOutput,
     PreTrainingModel,
@@ -199,8 +200,13 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
     def save_pretrained(self, save_directory: Any, state_dict: Any = None, **kwargs: Any) -> Any:
         """Save the discriminator in the folder, the generator in its folder `generator`.
 
-        Stock's classes load both folders.
+        Stock's classes load both folders. To push both, call `push_to_hub` of the model.
         """
+        if kwargs.get("push_to_hub"):
+            raise InputError(
+                "save_pretrained(push_to_hub=True) would push ELECTRA without its generator; call "
+                "model.push_to_hub(NAME)"
+            )
         weights = self.state_dict() if state_dict is None else state_dict
         discriminator_weights = {}
         generator_weights = {}
@@ -238,23 +244,27 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         has_generator = any(key.startswith(GENERATOR_PREFIX) for key in state_dict)
         if not has_generator and name is not None:
             hub_settings = {key: kwargs[key] for key in HUB_SETTINGS if key in kwargs}
-            has_generator = model.load_generator(name, **hub_settings)
+            folder = PurePosixPath(kwargs.get("subfolder") or "", GENERATOR_FOLDER)
+            has_generator = model.load_generator(name, str(folder), **hub_settings)
         if not has_generator:
             lacking = f"{GENERATOR_PREFIX}generator_predictions.dense.weight"
             info["missing_keys"] = {*info["missing_keys"], lacking}
         return (model, info) if output_loading_info else model
 
-    def load_generator(self, name: str | Path, **hub_settings: Any) -> bool:
+    def load_generator(
+        self, name: str | Path, folder: str = GENERATOR_FOLDER, **hub_settings: Any
+    ) -> bool:
         """Load the generator beside a discriminator; return whether it is there.
 
         Args:
             name: The discriminator's folder or Hub name.
+            folder: Of the generator in it.
             hub_settings: Of `HUB_SETTINGS`.
         """
         config_file = cached_file(
             name,
             CONFIG_NAME,
-            subfolder=GENERATOR_FOLDER,
+            subfolder=folder,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=not hub_settings.get("local_files_only"),
             **hub_settings,
@@ -262,7 +272,7 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         if config_file is None:  # google/electra-* are discriminators alone
             return False
         stock = transformers.ElectraForMaskedLM.from_pretrained(
-            name, subfolder=GENERATOR_FOLDER, dtype=torch.float32, **hub_settings
+            name, subfolder=folder, dtype=torch.float32, **hub_settings
         )
         self.generator.load_state_dict(stock.state_dict())
         return True

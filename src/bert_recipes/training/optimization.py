@@ -41,6 +41,14 @@ GROUP_SETTINGS = ("betas", "eps", "momentum", "row_beta", "weight_decay")
 MIN_ROW_SQUARE = 1e-10
 
 
+def _loss_of(closure: Any) -> Any:
+    """Let a closure compute loss and gradients before a step, as torch's optimizers do."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
 class BertAdam(torch.optim.AdamW):
     """Adam as in google-research/bert optimization.py, `AdamWeightDecayOptimizer`.
 
@@ -74,6 +82,7 @@ class BertAdam(torch.optim.AdamW):
 
     def step(self, closure: Any = None) -> Any:
         """Update all parameters that have a gradient."""
+        loss = _loss_of(closure)
         if self._found_inf_before is not None and self._found_inf_before.read() > 0:
             for parameter in self._parameters_of_last_step:
                 self._step_counts[parameter] -= 1  # the previous step was skipped
@@ -92,7 +101,8 @@ class BertAdam(torch.optim.AdamW):
                     group["lr"] = group["lr"] * scale
                     group["eps"] = group["eps"] / root
                     group["weight_decay"] = group["weight_decay"] / scale
-            return super().step(closure)
+            super().step()
+            return loss
         finally:
             for group, plain_group in zip(self.param_groups, plain_groups, strict=True):
                 group.update(plain_group)
@@ -146,10 +156,12 @@ class Lamb(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Update all parameters that have a gradient."""
+        loss = _loss_of(closure)
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if parameters:
                 self._update(parameters, group)
+        return loss
 
     def _update(self, parameters: list[torch.Tensor], group: Mapping[str, Any]) -> None:
         gradients: Any = [parameter.grad for parameter in parameters]
@@ -212,6 +224,7 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Update all parameters that have a gradient."""
+        loss = _loss_of(closure)
         # `load_state_dict` has put other objects in their places.
         self._adam.param_groups = self._adam_groups()
         self._adam.state = self.state
@@ -226,6 +239,7 @@ class Muon(torch.optim.Optimizer):
                     matrices_by_shape[matrix.shape].append(matrix)
             for matrices in matrices_by_shape.values():
                 self._update(matrices, group)
+        return loss
 
     def _update(self, matrices: list[torch.Tensor], group: Mapping[str, Any]) -> None:
         """Update matrices of one shape together."""

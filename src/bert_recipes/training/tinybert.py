@@ -260,6 +260,10 @@ class TinyBertTrainer(BertTrainer):
         """Return the teacher's loss."""
         return self.teacher.micro_batch_loss(model, inputs, counts)
 
+    def flops_of(self, work: Any) -> Any:
+        """Return None: without the teacher's passes, most of the work, an MFU would be wrong."""
+        return None
+
     def new_sums(self) -> Any:
         """Return `ImitationSums`."""
         return ImitationSums(self.teacher.weights)
