@@ -335,7 +335,9 @@ def _mean_cell(optional_cells: Sequence[Cell | None]) -> Cell | None:
     rows: list[str] = []
     for cell in cells:
         rows.extend(cell.rows)
-    trained_on = " ".join(str(cell.trained_on) for cell in cells)
+    training_rows = [cell.trained_on for cell in cells if cell.trained_on is not None]
+    # Runs of earlier versions do not say it.
+    trained_on = " ".join(training_rows) if len(training_rows) == len(cells) else None
     return Cell({}, statistics.fmean(cell.value for cell in cells), replicates, rows, trained_on)
 
 

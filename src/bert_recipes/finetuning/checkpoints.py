@@ -269,7 +269,7 @@ def open_complete(
 def _is_of_kind(config: PretrainedConfig, kind_class: type[TaskKind]) -> bool:
     """Tell whether a checkpoint has a head of a kind of task."""
     head = kind_class.auto_class.removeprefix("AutoModel")
-    return (architecture(config) or "").endswith(head)
+    return architecture(config).endswith(head)
 
 
 def _why_new_head(config: PretrainedConfig, task: Task, kind_class: type[TaskKind]) -> str | None:

@@ -367,7 +367,7 @@ def describe_origin(run: FineTuningRun, teacher: str | None = None) -> dict[str,
     facts = describe_data(run)
     facts["base_model"] = describe_checkpoint(run.checkpoint, run.trainer.model.config)
     if teacher is not None:
-        facts["teacher"] = describe_checkpoint(teacher, None)
+        facts["teacher"] = describe_checkpoint(teacher)
     return facts
 
 

@@ -67,11 +67,11 @@ def describe_pretraining_data(settings: Any, data: Any) -> dict[str, Any]:
     return {"tokenizer_fingerprint": data.tokenizer.fingerprint, "instance_files": files}
 
 
-def describe_checkpoint(name: str, config: Any) -> dict[str, Any]:
+def describe_checkpoint(name: str, config: Any = None) -> dict[str, Any]:
     """Describe the checkpoint that a run began with.
 
-    A folder has its name and, of weights in one file, their hash; a checkpoint of the Hub its
-    revision.
+    A folder has its name and, of weights in one file, their hash; a checkpoint of the Hub the
+    revision that its config.json was opened from.
     """
     folder = Path(name)
     if folder.is_dir():

@@ -1193,7 +1193,6 @@ class RecipeTrainer(Trainer):
             if saves_first:
                 self._log_and_save(*args, **kwargs)
                 self.control.should_evaluate = True
-                self._evaluation_is_due = False
             self._do_what_is_due(saves_first, *args, **kwargs)
             if saves_first:
                 self._choose_best_again()
