@@ -67,7 +67,7 @@ LAUNCHER += $(if $(GPUS),--num_processes $(words $(GPUS)))
 endif
 endif
 
-.PHONY: help install check-names no-sweep has-model pretrain babylm tokenizer corpus show-data glue glue-all paper squad swag ner finetune tinybert predict evaluate blimp demo report card push export compare benchmark speedrun test test-slow lint format clean
+.PHONY: help install check-names no-sweep no-config has-task has-model pretrain babylm tokenizer corpus show-data glue glue-all paper squad swag ner finetune tinybert predict evaluate blimp demo report card push export compare benchmark speedrun test test-slow lint format clean
 
 ## Start and data
 
@@ -158,49 +158,55 @@ endif
 FINETUNE = $(LAUNCHER) recipes/finetune.py --config recipes/configs/finetune
 MODEL_FLAG = $(if $(MODEL),--model_name_or_path $(MODEL))
 
-# A SWEEP= for another target would be ignored in silence: refuse it first.
-no-sweep:
-	@test -z "$(SWEEP)" || { echo "error: SWEEP= is for glue and glue-all; sweep another task with recipes/sweep_finetuning.py" >&2; exit 1; }
+TASK_FLAG = $(if $(TASK_FILE),--task_file $(TASK_FILE),$(if $(TASK),--task $(TASK)))
+TASK_NAME = $(if $(TASK_FILE),$(basename $(notdir $(TASK_FILE))),$(TASK))
+SWEEP_TASK = $(PYTHON) recipes/sweep_finetuning.py --launch $(LAUNCH) --sweep $(SWEEP) --output_dir runs/$(TASK_NAME)_$(basename $(notdir $(SWEEP)))
 
-glue: check-names $(READY)  ## fine-tune on a GLUE task: TASK=mnli MODEL=runs/my_bert [SWEEP=paper] ARGS="--data_dir DATA"
-	@case "$(TASK)" in cola|sst2|mrpc|stsb|qqp|mnli|qnli|rte|wnli) ;; *) echo "error: TASK is '$(TASK)'; allowed: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli; another task: make finetune TASK_FILE=FILE, or recipes/finetune.py --task NAME" >&2; exit 1;; esac
+# A SWEEP= or CONFIG= that a target does not take would be ignored in silence: refuse it first.
+no-sweep:
+	@test -z "$(SWEEP)" || { echo "error: SWEEP= is for glue, glue-all and finetune: make finetune TASK=swag SWEEP=$(SWEEP)" >&2; exit 1; }
+no-config:
+	@test -z "$(CONFIG)" || { echo "error: CONFIG= is for pretrain, tokenizer, corpus and babylm; a configuration of recipes/configs/finetune: make finetune TASK=... ARGS=\"--config recipes/configs/finetune/NAME.yaml\"" >&2; exit 1; }
+has-task:
+	@test -n "$(TASK_FLAG)" || { echo "error: give TASK_FILE=, the YAML file of your task (docs/tasks.md), or TASK=, the name of one" >&2; exit 1; }
+
+glue: no-config check-names $(READY)  ## fine-tune on a GLUE task: TASK=mnli MODEL=runs/my_bert [SWEEP=paper] ARGS="--data_dir DATA"
+	@case "$(TASK)" in cola|sst2|mrpc|stsb|qqp|mnli|qnli|rte|wnli) ;; *) echo "error: TASK is '$(TASK)'; allowed: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli; another task: make finetune TASK=NAME, or TASK_FILE=FILE" >&2; exit 1;; esac
 ifeq ($(SWEEP),)
 	$(FINETUNE)/glue.yaml --task $(TASK) $(MODEL_FLAG) $(ARGS)
 else
-	$(PYTHON) recipes/sweep_finetuning.py --launch $(LAUNCH) --sweep $(SWEEP) --output_dir runs/$(TASK)_$(basename $(notdir $(SWEEP))) --config recipes/configs/finetune/glue.yaml --task $(TASK) $(MODEL_FLAG) $(ARGS)
+	$(SWEEP_TASK) --config recipes/configs/finetune/glue.yaml --task $(TASK) $(MODEL_FLAG) $(ARGS)
 endif
 
-glue-all: check-names $(READY)  ## all nine GLUE tasks, their mean beside the paper's: MODEL= [SWEEP=paper] ARGS="--submission true" for the leaderboard's zip
+glue-all: no-config check-names $(READY)  ## all nine GLUE tasks, their mean beside the paper's: MODEL= [SWEEP=paper] ARGS="--submission true" from the start for the leaderboard's zip
 	$(PYTHON) recipes/glue_all.py --launch $(LAUNCH) --output_dir runs/glue $(if $(SWEEP),--sweep $(SWEEP)) $(MODEL_FLAG) $(ARGS)
 
-squad: check-names no-sweep $(READY)  ## fine-tune on SQuAD: VERSION=1 or 2, MODEL=, ARGS="--data_dir DATA"
+squad: no-sweep no-config check-names $(READY)  ## fine-tune on SQuAD: VERSION=1 or 2, MODEL=, ARGS="--data_dir DATA"
 	@case "$(VERSION)" in 1|1.1|2|2.0) ;; *) echo "error: VERSION is '$(VERSION)'; allowed: 1 or 2" >&2; exit 1;; esac
 	$(FINETUNE)/$(if $(filter 2 2.0,$(VERSION)),squad_v2,squad).yaml $(MODEL_FLAG) $(ARGS)
 
-swag: check-names no-sweep $(READY)  ## fine-tune on SWAG: MODEL=, ARGS="--data_dir DATA"
+swag: no-sweep no-config check-names $(READY)  ## fine-tune on SWAG: MODEL=, ARGS="--data_dir DATA"
 	$(FINETUNE)/swag.yaml $(MODEL_FLAG) $(ARGS)
 
-ner: check-names no-sweep $(READY)  ## fine-tune on CoNLL-2003: MODEL=, ARGS="--data_dir DATA"
+ner: no-sweep no-config check-names $(READY)  ## fine-tune on CoNLL-2003: MODEL=, ARGS="--data_dir DATA"
 	$(FINETUNE)/ner.yaml $(MODEL_FLAG) $(ARGS)
 
-finetune: check-names no-sweep $(READY)  ## fine-tune on a task of your own: TASK_FILE=my_task.yaml MODEL=runs/my_bert
-	$(call need,TASK_FILE,the YAML file of your task: docs/tasks.md)
-	$(LAUNCHER) recipes/finetune.py --task_file $(TASK_FILE) $(MODEL_FLAG) $(ARGS)
+finetune: no-config check-names has-task $(READY)  ## fine-tune on a task of your own, or on any by its name: TASK_FILE=my_task.yaml or TASK=xnli_de, MODEL=runs/my_bert [SWEEP=paper]
+	$(if $(SWEEP),$(SWEEP_TASK),$(LAUNCHER) recipes/finetune.py) $(TASK_FLAG) $(MODEL_FLAG) $(ARGS)
 
-tinybert: check-names no-sweep $(READY)  ## distil a fine-tuned model in two runs: TASK=sst2 TEACHER=runs/sst2 MODEL=runs/my_student ARGS="--data_dir augmented"
-	$(call need,TASK,a task of texts: sst2)
+tinybert: no-sweep no-config check-names has-task $(READY)  ## distil a fine-tuned model in two runs: TASK=sst2 TEACHER=runs/sst2 MODEL=runs/my_student ARGS="--data_dir augmented"
 	$(call need,TEACHER,a model that is fine-tuned on the task)
 	$(call need,MODEL,the student: a run of --objective tinybert)
-	$(FINETUNE)/tinybert_intermediate.yaml --task $(TASK) $(MODEL_FLAG) --teacher $(TEACHER) --output_dir runs/$(TASK)_layers $(ARGS)
-	$(FINETUNE)/tinybert_prediction.yaml --task $(TASK) --model_name_or_path runs/$(TASK)_layers --teacher $(TEACHER) --output_dir runs/$(TASK)_tinybert $(ARGS)
+	$(FINETUNE)/tinybert_intermediate.yaml $(TASK_FLAG) $(MODEL_FLAG) --teacher $(TEACHER) --output_dir runs/$(TASK_NAME)_layers $(ARGS)
+	$(FINETUNE)/tinybert_prediction.yaml $(TASK_FLAG) --model_name_or_path runs/$(TASK_NAME)_layers --teacher $(TEACHER) --output_dir runs/$(TASK_NAME)_tinybert $(ARGS)
 
 ## Look and predict
 
 # A --config file may name the model.
 EVALUATED_MODEL = $(if $(filter --config%,$(ARGS)),$(MODEL_FLAG),--model_name_or_path $(or $(MODEL),runs/quickstart))
 
-evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or MODEL=runs/mrpc TASK=mrpc ARGS="--data_dir DATA"
-	$(PYTHON) recipes/evaluate_checkpoint.py $(EVALUATED_MODEL) $(if $(TASK),--task $(TASK),$(STORE_FLAG)) $(ARGS)
+evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or MODEL=runs/mrpc TASK=mrpc ARGS="--data_dir DATA", or TASK_FILE=
+	$(PYTHON) recipes/evaluate_checkpoint.py $(EVALUATED_MODEL) $(or $(TASK_FLAG),$(STORE_FLAG)) $(ARGS)
 
 predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc INPUT=texts.jsonl
 	$(call need,MODEL,the folder of a fine-tuning run)

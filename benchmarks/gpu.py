@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,19 +69,23 @@ SIDES = ("stock, defaults", "stock, best", "ours, eager", "ours")
 LAUNCH_CALLS = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
 WAIT_CALLS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 # Stock as somebody who knows it sets it: bfloat16, sdpa, one compiled graph for rows of one length,
-# data workers.
+# data workers, and nothing that the host waits for.
 STOCK_DEFAULTS: Mapping[str, Any] = {}
 STOCK_BEST = {
     "bf16": True,
     "padding": "max",
     "torch_compile": True,
     "dataloader_num_workers": 4,
+    "logging_nan_inf_filter": False,
+    "accelerator_config": {"non_blocking": True},
 }
 STOCK_BEST_FINETUNING = {
     "bf16": True,
     "padding": "batch",
     "train_sampling_strategy": "group_by_length",
     "dataloader_num_workers": 4,
+    "logging_nan_inf_filter": False,
+    "accelerator_config": {"non_blocking": True},
 }
 logger = logging.getLogger("gpu")
 
@@ -150,6 +154,7 @@ def run_tests(args: GpuArguments) -> int:
         "gpu",
         "-n",
         "4",
+        *files_of_gpu_tests(),
     ]
     command += ["--durations", "10", "--tb", "short", "--show-capture", "no"]
     start = time.monotonic()
@@ -160,6 +165,15 @@ def run_tests(args: GpuArguments) -> int:
         {"exit_code": code, "seconds": round(time.monotonic() - start, 1)},
     )
     return code
+
+
+def files_of_gpu_tests() -> list[str]:
+    """Return the files of the tests that need a GPU: to import all others takes half a minute."""
+    files = []
+    for file in sorted((REPOSITORY / "tests").rglob("test_*.py")):
+        if "pytest.mark.gpu" in file.read_text(encoding="utf-8"):
+            files.append(str(file))
+    return files
 
 
 def samples_of_part(args: GpuArguments, part: str, work_dir: Path) -> dict[str, Sample]:
@@ -183,6 +197,7 @@ def samples_of_part(args: GpuArguments, part: str, work_dir: Path) -> dict[str, 
                 config=str(CONFIGS / "finetune" / f"{limit.config}.yaml"),
                 size=size,
                 length=limit.max_length,
+                warmup_steps=2 if args.use_cpu else 30,  # batches of every length are compiled
                 task=task,
                 lengths=read_lengths()[task],
             )
@@ -201,10 +216,7 @@ def samples_of_part(args: GpuArguments, part: str, work_dir: Path) -> dict[str, 
 
 
 def sides_of(sample: Sample) -> dict[str, Sample]:
-    """Return side -> the sample with its settings.
-
-    Ours is measured last, when stock's memory is free.
-    """
+    """Return side -> the sample with its settings."""
     best = STOCK_BEST if sample.kind == "pretraining" else STOCK_BEST_FINETUNING
     compiled, eager = "auto", "plain"
     if sample.on_cpu:  # the same layers, to try the step
@@ -222,28 +234,34 @@ def measure_part(args: GpuArguments, part: str, work_dir: Path) -> None:
     cases: dict[str, Any] = {}
     for case, sample in samples_of_part(args, part, work_dir).items():
         matmul = measure_matmul(replace(sample, variant="small" if args.use_cpu else sample.kind))
-        samples = sides_of(sample)
-        sides = {side: measure_side(samples[side]) for side in args.sides or SIDES}
+        sides: dict[str, Any] = {}
         cases[case] = {"matmul": matmul, "sides": sides}
-        write_result(args, part, cases)  # what is measured is saved, whatever comes
+        for side, sample_of_side in sides_of(sample).items():
+            if side in (args.sides or SIDES):
+                sides[side] = attempt(measure_side, sample_of_side)
+                write_result(args, part, cases)  # what is measured is saved, whatever comes
         logger.info("%s", table_of(case, cases[case]))
-        ours = sides.get("ours")
-        if ours is not None and "error" not in ours:
-            profile = profile_ours(samples["ours"])
+        if "error" not in sides.get("ours", {"error": "not measured"}):
+            profile = attempt(profile_ours, sides_of(sample)["ours"])
             cases[case]["profile"] = profile
             write_result(args, part, cases)
             logger.info("%s", profile_table(profile))
 
 
-def measure_side(sample: Sample) -> Result:
-    """Measure one side; one that fails has its error."""
+def attempt(measurement: Callable[[Sample], Result], sample: Sample) -> Result:
+    """Return a measurement, or the error with which it fails: the other ones go on."""
     free_memory()
-    start = time.monotonic()
     try:
-        result = measure_training(sample)
-    # Out of memory, a compiler, a setting of stock's.
-    except (RuntimeError, ValueError, OSError) as error:
+        return measurement(sample)
+    except Exception as error:  # of a compiler, of stock, of memory
+        logger.exception("%s of %s failed", measurement.__name__, sample.side)
         return {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+
+
+def measure_side(sample: Sample) -> Result:
+    """Measure one side."""
+    start = time.monotonic()
+    result = measure_training(sample)
     return {**result, "seconds_in_all": round(time.monotonic() - start, 1)}
 
 
@@ -297,7 +315,6 @@ class Kernel(NamedTuple):
 
 def profile_ours(sample: Sample) -> Result:
     """Profile some steps: kernels, launches, waits, and the share that the GPU is busy."""
-    free_memory()
     trainer = make_side(replace(sample, max_steps=2 * STEPS_BEFORE_PROFILE))
     activities = [torch.profiler.ProfilerActivity.CPU]
     if not sample.on_cpu:
@@ -388,6 +405,8 @@ def halves_of(result: Mapping[str, Any]) -> list[float]:
 
 def profile_table(profile: Mapping[str, Any]) -> str:
     """Return the kernels and the operations of the host that take most of a step."""
+    if "error" in profile:
+        return f"\nno profile of ours: {profile['error']}"
     lines = [
         f"\nprofile of ours: {profile['milliseconds_per_step']:.1f} ms a step, busy "
         f"{profile['busy_share']:.0%}, "

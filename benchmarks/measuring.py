@@ -122,7 +122,7 @@ class StepTimer(TrainerCallback):
 
 
 class BatchCounter:
-    """Counts what a Trainer's batches hold, on the host, and keeps its losses.
+    """Counts what a Trainer's batches hold, where they are, and keeps its losses.
 
     Nothing is read from the device before the end.
     """
@@ -135,7 +135,8 @@ class BatchCounter:
         fetch, train = trainer.get_batch_samples, trainer.training_step
 
         def get_batch_samples(iterator: Any, num_batches: int, device: Any) -> Any:
-            batches: list[Any] = []  # as they are before they go to the device
+            # Ours are on the CPU, stock's on the device.
+            batches: list[Any] = []
 
             def keep() -> Iterator[Any]:
                 for batch in iterator:
@@ -165,9 +166,8 @@ class BatchCounter:
             if self._masked_lm:
                 num_masked = (tensors["labels"] != IGNORE_INDEX).sum()
             squares = (lengths**2).sum()
-            counts.append(
-                torch.stack([lengths.sum(), squares, lengths.new_tensor(len(lengths)), num_masked])
-            )
+            num_rows = lengths.new_full((), len(lengths))  # no copy, for which the host would wait
+            counts.append(torch.stack([lengths.sum(), squares, num_rows, num_masked]))
             positions += tensors["input_ids"].numel()
 
         self._counts.append(counts)

@@ -241,6 +241,7 @@ def our_settings(sample: Sample) -> tuple[ModelArguments, DataArguments, PreTrai
         "global_train_batch_size": sample.pairs_per_step,
         "per_device_train_batch_size": sample.pairs_per_step,
         "max_steps": sample.total_steps,
+        "logging_steps": sample.total_steps + 1,  # as stock, which logs every 500 steps
         "phase2_steps": 0,
         "seed": sample.seed,
         "eval_strategy": "no",
@@ -457,7 +458,9 @@ def our_finetuning(sample: Sample, features: list[Feature]) -> FineTuningTrainer
     """Fine-tune with recipes/configs/finetune."""
     flags = {
         "global_train_batch_size": sample.batch_size,
+        "per_device_train_batch_size": sample.batch_size,
         "max_steps": sample.total_steps,
+        "logging_steps": sample.total_steps + 1,
         "save_strategy": "no",
         "max_seq_length": TASK_LIMITS[sample.task].max_length,
         **sample.switches,

@@ -138,8 +138,7 @@ def main() -> None:
         "machine": describe_machine(args.device),
     }
     write_json(Path(args.output_dir) / "result.json", result)
-    last = clock.curve[-1]
-    learned = f"{last['mlm_loss']:.3f} nats, {last['nsp_accuracy']:.1%}, {last['step']} steps"
+    learned = clock.describe()
     if not clock.is_reached:
         raise InputError(f"not reached: {learned}; raise --max_steps or change the recipe")
     print(f"{clock.seconds:.1f} seconds of training: {learned}")

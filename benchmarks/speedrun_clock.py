@@ -35,6 +35,13 @@ class Clock(TrainerCallback):
         self.is_reached = False
         self.curve: list[dict[str, float]] = []
 
+    def describe(self) -> str:
+        """Return what the last evaluation measured."""
+        if not self.curve:
+            return "no evaluation"
+        last = self.curve[-1]
+        return f"{last['mlm_loss']:.3f} nats, {last['nsp_accuracy']:.1%}, {last['step']} steps"
+
     def start(self) -> None:
         """Start; before a model is made, if it learns anything from the text."""
         self._start = time.perf_counter()

@@ -195,7 +195,10 @@ def faults_of(results: list[Values]) -> list[str]:
             allowed = f"{GOAL.min_nsp_accuracy:.0%}"
             faults.append(f"{seed}: next sentence {accuracy:.2%}; allowed: {allowed}")
         steps = [0, *(point["step"] for point in result["curve"])]
-        least_steps = min(later - earlier for earlier, later in itertools.pairwise(steps))
+        between = [later - earlier for earlier, later in itertools.pairwise(steps)]
+        least_steps = min(between, default=LEAST_EVAL_STEPS)
+        if not result["is_reached"]:
+            faults.append(f"{seed}: no evaluation in training met the goal")
         if least_steps < LEAST_EVAL_STEPS:
             faults.append(
                 f"{seed}: {least_steps} steps between evaluations; allowed: {LEAST_EVAL_STEPS}"

@@ -31,6 +31,10 @@ RUNS_FILE = "runs.json"
 PAIRS = "pairs_"
 
 
+# Settings by which a row of a table chooses what it is trained on.
+OF_TRAINING_ROWS = {"max_train_examples", "data_dir"}
+
+
 class Cell(NamedTuple):
     """The run of a row, a column and a seed, and its figure."""
 
@@ -116,7 +120,10 @@ class Runs:
         if None in replicates:  # undefined without one of the groups
             replicates = []
         rows = list(run.get("sha256", {}).values())
-        return Cell({"key": key, **run}, value, replicates, rows, run.get("train_sha256"))
+        # A table may ask what more rows to train on give.
+        has_own_rows = not OF_TRAINING_ROWS.isdisjoint(row.finetune)
+        trained_on = None if has_own_rows else run.get("train_sha256")
+        return Cell({"key": key, **run}, value, replicates, rows, trained_on)
 
     def missing(self, table: Table) -> Iterator[tuple[Row, Column, int]]:
         """Yield the cells whose run is not finished, seed by seed: whole tables come early."""

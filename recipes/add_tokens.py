@@ -19,6 +19,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.data.corpus import CorpusCounts, iter_paragraphs
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import check_new_folder, write_model_folder
+from bert_recipes.rows import DEFAULT_MAX_LINE_BYTES, MAX_LINE_BYTES_LIMIT
 from bert_recipes.settings import option, required
 from bert_recipes.tokenization.loading import check_vocabulary, find_tokenizer, load_tokenizer
 from bert_recipes.tokenization.new_words import (
@@ -53,6 +54,12 @@ class AddTokensArguments:
     encoding_errors: Literal["strict", "replace"] = option(
         "strict", "broken UTF-8: stop, or put U+FFFD and count"
     )
+    max_line_bytes: int = option(
+        DEFAULT_MAX_LINE_BYTES,
+        "longest line that is taken for text",
+        least=1,
+        most=MAX_LINE_BYTES_LIMIT,
+    )
 
     def __post_init__(self) -> None:
         """Check what belongs together."""
@@ -70,7 +77,11 @@ def find_words(
         return read_words(Path(args.tokens_file), tokenizer), {}
     read = CorpusCounts()
     texts = iter_paragraphs(
-        args.files, text_column=args.text_column, encoding_errors=args.encoding_errors, counts=read
+        args.files,
+        text_column=args.text_column,
+        encoding_errors=args.encoding_errors,
+        max_line_bytes=args.max_line_bytes,
+        counts=read,
     )
     counts = count_for(tokenizer, texts)
     words = choose_words(

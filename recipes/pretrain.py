@@ -5,12 +5,12 @@
 r"""Pre-train a BERT: masked LM + next sentence prediction over a token-id store.
 
     accelerate launch recipes/pretrain.py
-    accelerate launch --quiet --config_file accelerate_configs/ddp.yaml recipes/pretrain.py \
-        --config recipes/configs/pretrain/bert_base.yaml --store my_store [--field value ...]
+    accelerate launch --quiet --config_file accelerate_configs/ddp.yaml --num_processes 2 \
+        recipes/pretrain.py --config recipes/configs/pretrain/bert_base.yaml --store my_store
 
-Without --config it runs the quickstart's configuration; the quickstart's data is made first where
-it is missing. Fields: those of transformers.TrainingArguments and of
-src/bert_recipes/training/arguments.py.
+--num_processes is the number of GPUs. --field value sets any field of
+transformers.TrainingArguments and of src/bert_recipes/training/arguments.py. Without --config it
+runs the quickstart's configuration; the quickstart's data is made first where it is missing.
 """
 
 import logging

@@ -35,10 +35,15 @@ def make(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["demo"], "error: give MODEL="),
         (["tinybert", "TASK=sst2", "MODEL=runs/a"], "error: give TEACHER="),
         (["finetune", "MODEL=runs/a"], "error: give TASK_FILE=, the YAML file of your task"),
-        (["squad", "SWEEP=paper"], "error: SWEEP= is for glue and glue-all"),
-        (["swag", "SWEEP=paper"], "error: SWEEP= is for glue and glue-all"),
-        (["ner", "SWEEP=paper"], "error: SWEEP= is for glue and glue-all"),
-        (["tinybert", "SWEEP=paper"], "error: SWEEP= is for glue and glue-all"),
+        (["squad", "SWEEP=paper"], "error: SWEEP= is for glue, glue-all and finetune"),
+        (["swag", "SWEEP=paper"], "error: SWEEP= is for glue, glue-all and finetune"),
+        (["ner", "SWEEP=paper"], "error: SWEEP= is for glue, glue-all and finetune"),
+        (["tinybert", "SWEEP=paper"], "error: SWEEP= is for glue, glue-all and finetune"),
+        (["glue", "TASK=rte", "CONFIG=bert_tiny"], "error: CONFIG= is for pretrain, tokenizer"),
+        (
+            ["finetune", "TASK=xnli", "CONFIG=bert_tiny"],
+            "error: CONFIG= is for pretrain, tokenizer",
+        ),
         (["report"], "error: give RUN="),
         (["glue-submission"], "make glue-submission was removed: use --submission true"),
         (["blimp", "BLIMP=blimp/data"], "error: give MODEL="),
@@ -104,6 +109,16 @@ def test_a_mistake_is_one_line(repository, words, message):
         (
             ["finetune", "TASK_FILE=a.yaml", "MODEL=m", "LAUNCH=ddp", "CUDA_VISIBLE_DEVICES=0,1"],
             "--num_processes 2 recipes/finetune.py --task_file a.yaml --model_name_or_path m",
+        ),
+        (["finetune", "TASK=xnli", "MODEL=m"], "recipes/finetune.py --task xnli --model"),
+        (
+            ["finetune", "TASK_FILE=my/a.yaml", "SWEEP=paper"],
+            "--launch cpu --sweep paper --output_dir runs/a_paper --task_file my/a.yaml",
+        ),
+        (["evaluate", "MODEL=m", "TASK_FILE=a.yaml"], "--model_name_or_path m --task_file a.yaml"),
+        (
+            ["tinybert", "TASK_FILE=my/a.yaml", "TEACHER=t", "MODEL=m"],
+            "--task_file my/a.yaml --model_name_or_path runs/a_layers --teacher t --output_dir",
         ),
         (
             ["tinybert", "TASK=sst2", "TEACHER=t", "MODEL=m"],

@@ -15,12 +15,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.corpus import iter_paragraphs
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
+from bert_recipes.rows import DEFAULT_MAX_LINE_BYTES, MAX_LINE_BYTES_LIMIT
 from bert_recipes.settings import option, required
 from bert_recipes.tokenization.loading import load_tokenizer
 
@@ -44,7 +45,26 @@ class CompareTokenizersArguments:
     tokenizers: list[str] = required("tokenizer folders, vocab.txt files or Hub names")
     files: list[str] = required("text that frequencies are counted on: files, folders or globs")
     heldout_files: list[str] = required("text that everything is measured on")
+    text_column: str = option("text", "column of the text in tables, JSON and Parquet rows")
+    encoding_errors: Literal["strict", "replace"] = option(
+        "strict", "broken UTF-8: stop, or put U+FFFD"
+    )
+    max_line_bytes: int = option(
+        DEFAULT_MAX_LINE_BYTES,
+        "longest line that is taken for text",
+        least=1,
+        most=MAX_LINE_BYTES_LIMIT,
+    )
     output_file: str | None = option(None, "JSON file of the figures")
+
+    def read(self, files: list[str]) -> Iterable[str]:
+        """Yield the paragraphs of files."""
+        return iter_paragraphs(
+            files,
+            text_column=self.text_column,
+            encoding_errors=self.encoding_errors,
+            max_line_bytes=self.max_line_bytes,
+        )
 
 
 def count_pieces(tokenizer: Any, texts: Iterable[str]) -> Counter[int]:
@@ -92,13 +112,13 @@ def measure(tokenizer: Any, training: Counter[int], texts: list[str]) -> dict[st
 def main() -> None:
     """Read, cut, print."""
     (args,) = parse_arguments(CompareTokenizersArguments)
-    heldout_texts = list(iter_paragraphs(args.heldout_files))
+    heldout_texts = list(args.read(args.heldout_files))
     if not any(text.split() for text in heldout_texts):
         raise InputError("heldout_files: there is no word in them")
     results = {}
     for name in args.tokenizers:
         tokenizer = load_tokenizer(name)
-        training = count_pieces(tokenizer, iter_paragraphs(args.files))
+        training = count_pieces(tokenizer, args.read(args.files))
         results[name] = measure(tokenizer, training, heldout_texts)
 
     width = max(map(len, results))

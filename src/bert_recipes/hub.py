@@ -193,11 +193,12 @@ def _push_copy(api: HfApi, args: Any, checkpoint: Path, copy: Path) -> None:
 
 
 def _warn(args: Any, checkpoint: Path, error: BaseException) -> None:
+    advice = f"To push it: {push_command(checkpoint, _target(args))}"
+    if args.hub_strategy == "all_checkpoints":  # each in a folder of the run's repository
+        command = push_command(Path(args.output_dir), _target(args))
+        advice = f"When the run is finished, push it with them: {command} --checkpoints true"
     logger.warning(
-        "%s is not on the Hub: %s; training continues. To push it: %s",
-        checkpoint,
-        first_line(error),
-        push_command(checkpoint, _target(args)),
+        "%s is not on the Hub: %s; training continues. %s", checkpoint, first_line(error), advice
     )
 
 

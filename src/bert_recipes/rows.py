@@ -226,7 +226,7 @@ _QUOTED_CELL = re.compile(r'"(?:[^"]|"")*"')
 
 
 @cache
-def _warn_of_empty_rows(path: Path, number: int) -> None:
+def _warn_of_cleared_rows(path: Path, number: int) -> None:
     """Warn once of a file that is read several times."""
     logger.warning(
         "%s: %d rows whose cells are all empty are skipped, and not counted among the rows",
@@ -301,9 +301,14 @@ def _record_lines(lines: Iterable[str], lines_of_row: list[str]) -> Iterator[str
         yield f"{line}\n"
 
 
-def _rows_of_cells(path: Path, lines: Iterator[tuple[int, list[str]]]) -> NumberedRows:
-    """Give the cells of each line the names in the first one."""
-    number, header = next(lines, (0, []))
+def _rows_of_cells(
+    path: Path, lines: Iterator[tuple[int, list[str]]], *, are_inputs: bool
+) -> NumberedRows:
+    """Give the cells of each line the names in the first one; empty rows are skipped or refused.
+
+    Excel writes rows that were cleared as separators alone.
+    """
+    number, header = _read_header(lines)
     names = [name.strip() for name in header]
     counts = Counter(filter(None, names))
     repeated = sorted(name for name, count in counts.items() if count > 1)
@@ -311,36 +316,66 @@ def _rows_of_cells(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Number
         raise InputError(
             f"{path}, line {number}: the header names {', '.join(repeated)} twice; rename one"
         )
+    first_empty = 0
+    num_cleared = 0
     for number, cells in lines:
+        # A table of one column may have empty values.
+        is_cleared = len(names) > 1 and not _has_text(cells)
+        if not cells or is_cleared:
+            if not first_empty:
+                first_empty = number
+            if len(cells) > 1:
+                num_cleared += 1
+            continue
+        if first_empty and are_inputs:
+            raise InputError(
+                f"{path}, line {first_empty}: an empty row; every row is an input, so that row k "
+                "of the output is that of row k: fill it, or delete it"
+            )
         if len(cells) != len(names):
             raise InputError(
                 f"{path}, line {number}: {len(cells)} columns, but the header has {len(names)} "
                 f"({', '.join(names)})"
             )
         yield number, dict(zip(names, cells, strict=True))
+    if num_cleared:
+        _warn_of_cleared_rows(path, num_cleared)
+
+
+def _read_header(lines: Iterator[tuple[int, list[str]]]) -> tuple[int, list[str]]:
+    """Return the number and cells of the first line that is not empty; (0, []) where none is."""
+    for number, cells in lines:
+        if _has_text(cells):
+            return number, cells
+    return 0, []
+
+
+def _has_text(cells: Iterable[str]) -> bool:
+    return any(map(str.strip, cells))
 
 
 # Of Windows-1252, which stand in texts of Western Europe beside letters.
 _TYPOGRAPHIC_MARKS = "\u2018\u2019\u201c\u201d\u201e\u2013\u2014\u2026\u20ac«»°§"
 
 
-def _guess_encoding(raw: bytes, place: int) -> str:
+def _guess_encoding(raw: bytes, place: int) -> tuple[str, str]:
     """Return what the encoding of a line seems to be, and how to convert it.
 
     Windows-1252 is guessed where there is no UTF-8 before the first broken byte, and a few letters
     and marks of it stand among ASCII: whole words of them are of another alphabet.
     """
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "perhaps UTF-16); convert the file to UTF-8: iconv -f utf-16 -t utf-8 OLD > NEW"
+        return "perhaps UTF-16", "convert the file to UTF-8: iconv -f utf-16 -t utf-8 OLD > NEW"
     text = raw.decode("cp1252", errors="replace")
     special = [character for character in text if not character.isascii()]
     are_letters = all(char.isalpha() or char in _TYPOGRAPHIC_MARKS for char in special)
     is_western = raw[:place].isascii() and are_letters and 4 * len(special) < len(text)
     if not is_western or "\0" in text:
-        return "perhaps another encoding or binary); convert the file to UTF-8"
+        return "perhaps another encoding or binary", "convert the file to UTF-8"
     return (
-        f"'{special[0]}' in Windows-1252, as Excel writes); convert the file to UTF-8, and see "
-        "whether it reads right: iconv -f cp1252 -t utf-8 OLD > NEW"
+        f"'{special[0]}' in Windows-1252, as Excel writes",
+        "convert the file to UTF-8, and see whether it reads right: "
+        "iconv -f cp1252 -t utf-8 OLD > NEW",
     )
 
 
@@ -356,6 +391,7 @@ class Reader:
         counts: Filled while files are read.
         advice: What helps besides repairing the file against broken UTF-8, for messages.
         line_advice: What helps against a line that is too long, for messages.
+        are_inputs: Rows of tables have an output each, in their order: no row is skipped.
     """
 
     encoding_errors: EncodingErrors = "strict"
@@ -363,6 +399,7 @@ class Reader:
     counts: ReadCounts = field(default_factory=ReadCounts)
     advice: str = ""
     line_advice: str = ""
+    are_inputs: bool = False
 
     def lines(self, path: Path) -> Iterator[tuple[int, str]]:
         r"""Yield the number and text of each line, without its end ``\n`` or ``\r\n``.
@@ -414,10 +451,10 @@ class Reader:
         except UnicodeDecodeError as error:
             if self.encoding_errors == "strict":
                 place = error.start
-                guess = _guess_encoding(raw, place)
+                guess, remedy = _guess_encoding(raw, place)
                 raise InputError(
                     f"{where}: not valid UTF-8 (byte 0x{raw[place]:02x} at byte {place + 1} of the "
-                    f"line; {guess}{self.advice}"
+                    f"line; {guess}); {remedy}{self.advice}"
                 ) from error
             text = raw.decode("utf-8", errors="replace")
             self.counts.repaired["characters_replaced"] += text.count("\ufffd") - raw.count(
@@ -448,9 +485,12 @@ class Reader:
                 return self._json_rows(path)
             case ".csv":
                 lines = self._split_csv(path, self._csv_separator(path))
-                return Rows(str(path), "line", _rows_of_cells(path, lines))
+                rows = _rows_of_cells(path, lines, are_inputs=self.are_inputs)
+                return Rows(str(path), "line", rows)
             case ".tsv":
-                return Rows(str(path), "line", _rows_of_cells(path, self._split_tsv(path)))
+                lines = self._split_tsv(path)
+                rows = _rows_of_cells(path, lines, are_inputs=self.are_inputs)
+                return Rows(str(path), "line", rows)
             case ".parquet":
                 return Rows(str(path), "row", self._parquet_rows(path, columns))
         raise InputError(
@@ -569,39 +609,35 @@ class Reader:
         # Where blanks follow all separators of the header they are not part of the cells.
         num_blanks = first.count(f"{separator} ")
         has_blanks = num_blanks > 0 and num_blanks == first.count(separator)
-        has_columns = separator in first
         lines = itertools.chain([first], lines)
         reader = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=has_blanks)
         start = 1
-        num_empty = 0
         try:
             for cells in reader:
-                is_separator_line = start == 1 and has_separator_line
-                # Excel writes cleared rows as separators alone.
-                is_empty_line = has_columns and not any(map(str.strip, cells))
-                num_empty += is_empty_line and len(cells) > 1
-                if cells and not is_empty_line and not is_separator_line:
+                if start > 1 or not has_separator_line:
                     yield start, cells
                 start = reader.line_num + 1
         except csv.Error as error:
             raise InputError(
                 f"{path}, line {start}: broken CSV ({error}); check the quotes"
             ) from error
-        if num_empty:
-            _warn_of_empty_rows(path, num_empty)
 
     def _split_tsv(self, path: Path) -> Iterator[tuple[int, list[str]]]:
         self._allow_long_cells()
         if _is_quoted(line for _, line in self._uncounted().lines(path)):
             logger.info("%s: its cells are quoted as in a .csv file", path)
             return self._split_csv(path, "\t")
-        return self.split_at_tabs(path)
+        return self._split_all_at_tabs(path)
+
+    def _split_all_at_tabs(self, path: Path) -> Iterator[tuple[int, list[str]]]:
+        for number, line in self.lines(path):
+            yield number, line.split("\t") if line else []
 
     def split_at_tabs(self, path: Path) -> Iterator[tuple[int, list[str]]]:
         """Yield the number and cells of each line that is not empty; quotes are text."""
-        for number, line in self.lines(path):
-            if line:
-                yield number, line.split("\t")
+        for number, cells in self._split_all_at_tabs(path):
+            if cells:
+                yield number, cells
 
     # Parquet
 
@@ -684,12 +720,13 @@ def read_lines(path: Path) -> Iterator[str]:
         yield line
 
 
-def read_table(path: Path) -> Rows:
+def read_table(path: Path, *, are_inputs: bool = False) -> Rows:
     """Open a table by the ending of its file, one of `TABLE_SUFFIXES`.
 
-    One of `COMPRESSION_SUFFIXES` may follow it.
+    One of `COMPRESSION_SUFFIXES` may follow it. Rows that are inputs have an output each: one whose
+    cells are all empty is refused and not skipped, except at the end of the file.
     """
-    return Reader().table(path)
+    return Reader(are_inputs=are_inputs).table(path)
 
 
 def class_names(path: Path) -> dict[str, list[str]]:

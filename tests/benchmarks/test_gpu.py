@@ -4,12 +4,14 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import gpu
 import pytest
 import torch
 from measuring import BatchCounter
+from sides import make_side
 
 
 def make_args(tmp_path, **changes):
@@ -77,7 +79,9 @@ def test_a_side_is_measured_and_one_that_fails_is_a_row(tmp_path, our_sample):
     assert math.isfinite(first)
     assert min(first, second) <= rate * 1.001 <= max(first, second) * 1.002
     switches = {"bf16": True, "fp16": True}
-    failure = gpu.measure_side(replace(our_sample, side="stock_defaults", switches=switches))
+    failure = gpu.attempt(
+        gpu.measure_side, replace(our_sample, side="stock_defaults", switches=switches)
+    )
     measured = {
         "matmul": {"best_gflops": {"fp32": 1e5}},  # of a CPU without bfloat16 in hardware
         "sides": {"ours": result, "stock": failure},
@@ -102,13 +106,35 @@ def test_stocks_tf32_does_not_reach_the_next_side():
 def test_what_is_measured_is_saved_where_ours_fails(tmp_path, monkeypatch):
     """It is not profiled then, nor where stock alone is asked for."""
     monkeypatch.setattr(gpu, "measure_matmul", lambda sample: {"best_gflops": {"fp32": 1.0}})
-    monkeypatch.setattr(gpu, "measure_side", lambda sample: {"error": "out of memory"})
+
+    def fail(sample):
+        raise TypeError("a library")
+
+    monkeypatch.setattr(gpu, "measure_side", fail)
     monkeypatch.setattr(gpu, "profile_ours", lambda sample: pytest.fail("it cannot work"))
     args = make_args(tmp_path, step=2, size="small")
     gpu.measure_part(args, "base", tmp_path)
     record = json.loads((tmp_path / "gpu_step2_base.json").read_text())
-    assert record["result"]["small-128"]["sides"]["ours"] == {"error": "out of memory"}
+    sides = record["result"]["small-128"]["sides"]
+    assert list(sides) == list(gpu.SIDES)
+    assert sides["ours"] == {"error": "TypeError: a library"}
     assert record["machine"]["gpu"] is None
+
+
+def test_both_sides_of_fine_tuning_take_a_batch_at_once(tmp_path):
+    args = make_args(tmp_path, step=4, part="finetuning", budget_seconds=0.1)
+    sample = replace(gpu.samples_of_part(args, "finetuning", tmp_path)["squad-tiny"], max_steps=1)
+    for side in gpu.sides_of(replace(sample, vocab_size=1000)).values():
+        trainer = make_side(replace(side, switches={}))
+        assert trainer.args.gradient_accumulation_steps == 1
+        assert trainer.args.per_device_train_batch_size == sample.batch_size
+
+
+def test_tests_that_need_a_gpu_are_found(repository):
+    files = [Path(file).relative_to(repository).as_posix() for file in gpu.files_of_gpu_tests()]
+    assert "tests/gpu/test_training.py" in files
+    assert "tests/models/test_compiled_layers.py" in files
+    assert len(files) < 20
 
 
 def test_the_trainer_itself_reads_its_batches_and_so_measures_its_waits():

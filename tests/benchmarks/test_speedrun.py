@@ -129,7 +129,8 @@ def runs(seconds, loss=2.99, accuracy=0.845, **changes):
         measured = {"eval_mlm_loss": loss, "eval_nsp_accuracy": accuracy}
         curve = [{"step": 100}, {"step": 200}]
         result = {"seed": seed, "seconds": value, "measured": measured, "curve": curve}
-        results.append({**result, "is_corpus_of_the_table": True, "broken_rules": [], **changes})
+        result |= {"is_reached": True, "is_corpus_of_the_table": True, "broken_rules": []}
+        results.append({**result, **changes})
     return results
 
 
@@ -161,6 +162,10 @@ def test_a_faster_candidate_is_accepted():
         (
             runs([150.0, 155.0, 152.0], curve=[{"step": 100}, {"step": 199}]),
             "seed 0: 99 steps between evaluations; allowed: 100",
+        ),
+        (
+            runs([0.0, 0.0, 0.0], curve=[], is_reached=False),
+            "seed 1: no evaluation in training met the goal",
         ),
     ],
 )

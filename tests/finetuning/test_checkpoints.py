@@ -23,6 +23,7 @@ from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.checkpoints import open_checkpoint
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.task_file import read_task_file
+from bert_recipes.training.run import describe_checkpoint
 
 
 LABELS = ["entailment", "neutral", "contradiction"]
@@ -290,7 +291,10 @@ def test_a_hub_name_in_the_local_cache_opens_offline(tiny_checkpoint, tmp_path, 
     (repository / "refs" / "main").write_text("abc")
     shutil.copytree(tiny_checkpoint, repository / "snapshots" / "abc")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    cached = open_for("me/tiny", "mrpc").state_dict()
+    cached_model = open_for("me/tiny", "mrpc")
+    described = describe_checkpoint("me/tiny", cached_model.config)
+    assert described["sha256"] == describe_checkpoint(str(tiny_checkpoint))["sha256"]
+    cached = cached_model.state_dict()
     for name, weight in open_for(tiny_checkpoint, "mrpc").state_dict().items():
         assert torch.equal(cached[name], weight), name
     with pytest.raises(InputError, match="no model of that name in the local Hub cache"):

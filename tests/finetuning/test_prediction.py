@@ -342,6 +342,8 @@ def test_regression_and_several_labels_follow_from_the_configuration(
         ("in.jsonl", '{"first": "a"}\n', "line 1: no column 'second'; columns present: first; say"),
         ("in.jsonl", '{"first": " ", "second": ""}\n', "line 1: column 'first' is empty"),
         ("in.txt", "a\tb\n\na\tb\n", "line 2: a blank line; every line is an input"),
+        ("in.csv", "first,second\na,b\n,\na,b\n", "line 3: an empty row; every row is an input"),
+        ("in.tsv", "first\tsecond\na\tb\n\na\tb\n", "line 3: an empty row; every row is an"),
         ("in.txt", "a b\n", "line 1: 'a b'; every line is an input of the form: first TAB second"),
         ("in.docx", "a", "unknown ending '.docx'; allowed: .jsonl"),
     ],

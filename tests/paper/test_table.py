@@ -90,6 +90,16 @@ def test_runs_are_shared_by_what_they_set_and_by_nothing_else(tmp_path):
     assert key == runs.figure_key(same, ACCURACY, 1) != runs.figure_key(other, ACCURACY, 1)
 
 
+def test_rows_of_a_table_may_differ_in_what_they_are_trained_on(tmp_path):
+    """Otherwise other training rows are a change of the files between two runs."""
+    runs = Runs(tmp_path, "", "store")
+    rows = Row("all", {}), Row("few", {}, finetune={"max_train_examples": "1000"})
+    for row in rows:
+        run = {"figures": {"eval_accuracy": 0.9}, "train_sha256": row.name}
+        runs.records[runs.figure_key(row, ACCURACY, 1)] = run
+    assert [runs.cell(row, ACCURACY, 1).trained_on for row in rows] == ["all", None]
+
+
 @pytest.mark.parametrize(
     ("name", "row", "column", "key"),
     [

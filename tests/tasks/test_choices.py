@@ -19,7 +19,9 @@ def test_choices_may_be_lists_of_different_numbers(read):
     assert [example.label for example in examples] == [2, 0]
 
 
-@pytest.mark.parametrize("labels", [["C", "A"], ["2", "0"], ["c", "a"], [2, 0], ["zebra", "ant"]])
+@pytest.mark.parametrize(
+    "labels", [["C", "A"], ["2", "0"], ["c", "a"], [2, 0], ["zebra", "ant"], [[2], ["A"]]]
+)
 def test_the_right_choice_is_a_letter_a_number_or_its_text(read, labels):
     """Letters as in ARC, RACE and AQuA, numbers from 0 as in SWAG, or the text of the choice."""
     options = ["ant", "bee", "zebra", "fly"]

@@ -624,6 +624,9 @@ def test_rows_of_separators_alone_are_no_data(read, caplog):
     _, examples = read(CLASSES, "text;label\na;yes\n;\nb;no\n ; \n", "train.csv")
     assert [example.text for example in examples] == ["a", "b"]
     assert "train.csv: 2 rows whose cells are all empty are skipped" in caplog.text
+    _, from_tsv = read(CLASSES, "text\tlabel\na\tyes\n\t\nb\tno\n \t \n", "train.tsv")
+    assert from_tsv == examples
+    assert "train.tsv: 2 rows whose cells are all empty are skipped" in caplog.text
 
 
 def test_a_text_that_nobody_annotated_has_an_empty_cell(read, caplog):
@@ -649,6 +652,26 @@ def test_a_number_in_a_list_is_that_class_in_every_format(read):
         assert [example.label for example in examples] == [1, 0]
 
 
+def test_minus_one_in_a_list_may_be_a_class_too(read):
+    rows = [{"text": "a", "label": [1]}, {"text": "b", "label": [-1]}]
+    with pytest.raises(InputError, match=r"where -1 is a class, write labels: \[-1, 0, 1\]"):
+        read(CLASSES, rows)
+
+
+def test_a_number_in_a_list_is_that_number_of_a_regression(read):
+    rows = [{"text": "a", "label": [3.5]}, {"text": "b", "label": [1]}]
+    _, examples = read(CLASSES + "problem_type: regression\n", rows)
+    assert [example.label for example in examples] == [3.5, 1.0]
+
+
+def test_a_class_may_have_the_name_of_a_list(read):
+    """As in the task files of earlier versions."""
+    rows = [{"text": "a", "label": "[1]"}, {"text": "b", "label": "[0]"}]
+    labels = "labels: {'[1]': spam, '[0]': ham}\n"
+    task, examples = read(CLASSES + labels, rows)
+    assert [task.labels[example.label] for example in examples] == ["spam", "ham"]
+
+
 @pytest.mark.parametrize("cell", ["\"['rain', 'wind']\"", "[]"])
 def test_a_set_of_labels_is_no_class(read, cell):
     with pytest.raises(InputError, match="is not one of the task's"):
@@ -670,6 +693,17 @@ def test_choices_of_label_studio_are_a_set_of_labels(read):
     task, examples = read(MULTI, rows)
     assert task.labels == ("rain", "sun", "wind")
     assert [example.label for example in examples] == [(0, 2), (1,)]
+
+
+def test_one_choice_of_label_studio_is_a_plain_text(read):
+    """So do JSON-MIN and CSV write it beside sets of several."""
+    rows = [
+        {"text": "a", "label": {"choices": ["rain", "very windy"]}},
+        {"text": "b", "label": "very windy"},
+    ]
+    task, examples = read(MULTI, rows)
+    assert task.labels == ("rain", "very windy")
+    assert [example.label for example in examples] == [(0, 1), (1,)]
 
 
 def test_decimal_commas_are_numbers_and_are_refused_with_the_way_out(read):

@@ -189,10 +189,7 @@ class DataCollatorForPreTraining(MaskingRates):
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 
     def _check_same_columns(self, features: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse a batch in which only some rows have labels.
-
-        The first row decides for the whole batch.
-        """
+        """Refuse a batch in which only some rows have labels: `__call__` looks at the first row."""
         for name in ("labels", "next_sentence_label"):
             presence = {name in feature for feature in features}
             if len(presence) > 1:

@@ -141,7 +141,7 @@ class MaskingRates:
             )
 
     def probabilities_at(self, progress: np.ndarray) -> np.ndarray:
-        """Return the fractions of the tokens to predict at fractions of the run, float64 (B,)."""
+        """Return the fraction of predicted tokens of each row, by its progress; float64 (B,)."""
         if self.mlm_probability_end is None:
             return np.full(len(progress), self.mlm_probability)
         return self.mlm_probability + (self.mlm_probability_end - self.mlm_probability) * progress
@@ -328,7 +328,7 @@ def _choose_units(batch: _Batch, rates: MaskingRates) -> np.ndarray:
     is_open = units.is_unit
     limits = batch.limits(rates)
     if rates.selection == "bernoulli":
-        is_open &= scores < batch.probabilities[:, None]
+        is_open = is_open & (scores < batch.probabilities[:, None])
         limits[:] = rates.max_predictions_per_seq or scores.shape[1]
     if rates.whole_word:
         is_chosen = _take_in_order(scores, is_open, units.sizes(), limits)

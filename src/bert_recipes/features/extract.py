@@ -208,7 +208,7 @@ def read_inputs(path: Path, text_columns: Sequence[str] | None = None) -> Iterat
     if format_suffix(path) not in TABLE_SUFFIXES:
         allowed = ", ".join((".txt", *TABLE_SUFFIXES))
         raise InputError(f"--input_file {path}: unknown ending '{path.suffix}'; allowed: {allowed}")
-    rows = read_table(path)
+    rows = read_table(path, are_inputs=True)
 
     for number, row in rows.rows:
         yield _read_row(row, rows.where(number), text_columns)

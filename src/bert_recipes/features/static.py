@@ -346,7 +346,7 @@ def frozen_features(splits: Splits, checkpoint: str, args: StaticArguments) -> I
     if num_truncated:
         logger.warning(
             "%d texts are longer than %d positions: the encoder reads their beginning, the other "
-            "vectors all of them; raise --max_seq_length",
+            "vectors all of them; raise --max_seq_length, if the model has more positions",
             num_truncated,
             args.max_seq_length,
         )

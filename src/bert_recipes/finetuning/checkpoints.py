@@ -26,13 +26,8 @@ logger = logging.getLogger(__name__)
 # Kinds of tasks whose head has an output for each label.
 _LABELLED_KINDS = ("sequence_classification", "token_classification")
 
-# What the names of the classes of all kinds of tasks end with.
-_TASK_HEADS = (
-    "ForSequenceClassification",
-    "ForTokenClassification",
-    "ForQuestionAnswering",
-    "ForMultipleChoice",
-)
+# What the names of the classes that are pre-trained end with.
+_PRETRAINED = ("ForMaskedLM", "ForPreTraining")
 
 
 def open_tokenizer(name: str) -> OriginalBertTokenizer:
@@ -90,9 +85,9 @@ def open_model(
     if why_new is not None:
         logger.info("%s: %s; initializing a new head for task %s", name, why_new, task.name)
         new_layers = list(head.values())
-        if not architecture(config).endswith(_TASK_HEADS):
-            # A layer below both heads, as ModernBERT's, stays as it was pre-trained. The layers of
-            # another task have the same names, too.
+        if architecture(config).endswith(_PRETRAINED):
+            # A pre-trained checkpoint may share a layer with the new head, as ModernBERT does:
+            # only what its file lacks is new. After another task every layer is drawn again.
             new_layers = [layer for key, layer in head.items() if f"{key}.weight" in new_keys]
         _draw_weights(new_layers, getattr(config, "initializer_range", 0.02))
     if task.problem_type == "regression":

@@ -180,11 +180,9 @@ def _load_validation(task: Task, task_args: TaskArguments) -> dict[str, Split]:
 def _warn_of_data(
     kind: TaskKind, train: EncodedSplit | None, eval_splits: Mapping[str, EncodedSplit]
 ) -> None:
-    """Warn of text that is cut or that the tokenizer does not know.
-
-    And of rows in two splits, and of a run that measures nothing.
-    """
-    for encoded in eval_splits.values() if train is None else [train]:
+    """Warn of cut text, unknown characters, rows in two splits, and a run that measures nothing."""
+    read_splits = list(eval_splits.values()) if train is None else [train]
+    for encoded in read_splits:
         warn_of_unknown(encoded, kind.tokenizer)
         warn_of_cut_texts(encoded, kind)
     if train is None:
@@ -392,7 +390,7 @@ def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> d
             f"task {task.name} has no {settings.split} split to measure on; recipes/predict.py "
             "predicts inputs"
         )
-    # What a configuration does while it trains.
+    # The configuration may be that of a training run: here nothing is saved or chosen.
     args.eval_strategy = IntervalStrategy.NO
     args.save_strategy = SaveStrategy.NO
     args.load_best_model_at_end = False

@@ -129,7 +129,7 @@ class FineTuningTrainer(RecipeTrainer):
                 args.num_train_epochs,
             )
             self._set_argument("max_steps", num_steps)
-        self._take_epochs_for_steps(math.ceil(num_features / self.global_batch_size))
+        self._replace_epochs_by_steps(math.ceil(num_features / self.global_batch_size))
 
     # Data
 

@@ -190,6 +190,7 @@ def check_flag_names(flags: Sequence[str], script_fields: Iterable[str]) -> None
 def check_flags(argv: Sequence[str], grid: Iterable[str] = ()) -> None:
     """Refuse flags for the runs that the sweep decides itself, or that its grid varies."""
     names = given_flags(argv)
+    names.update([name.removeprefix("no_") for name in names])
     for name in sorted(names & (RESERVED.keys() - {"config", "task", "task_file"})):
         raise InputError(f"--{name} cannot be given here: {RESERVED[name]}")
     for name in names.intersection(grid):
@@ -743,7 +744,7 @@ class Sweep:
         """
         hashes = {name: split.get("sha256") for name, split in results.get("splits", {}).items()}
         base = results.get("base_model", {})
-        hashes["checkpoint"] = base.get("sha256") or base.get("revision")
+        hashes["checkpoint"] = base.get("sha256")
         settings = tuple(combination.settings.get(name) for name in _OF_DATA)
         first_folder, first_hashes = self.hashes.setdefault(settings, (folder, hashes))
         changed = []

@@ -56,8 +56,9 @@ def only_label(value: Any) -> Any:
     A text that is a list of several becomes that list, which is no label.
     """
     labels = parse_cell(value)
-    is_one = isinstance(labels, list) and len(labels) == 1
-    return labels[0] if is_one and not isinstance(labels[0], list | dict) else labels
+    if not isinstance(labels, list) or len(labels) != 1:
+        return labels
+    return labels if isinstance(labels[0], list | dict) else labels[0]
 
 
 def is_hidden(value: Any) -> bool:
@@ -132,7 +133,12 @@ class ClassLabels:
         self._first: dict[str, tuple[Any, str]] = {}
 
     def class_of(self, value: Any, where: str) -> int | None:
-        """Return the class number of a label, None for a hidden one."""
+        """Return the class number of a label, None for a hidden one.
+
+        A list of one label is that label, unless a class has the name of the list.
+        """
+        if label_text(value) not in self._by_name:
+            value = only_label(value)
         text = label_text(value)
         name = value if isinstance(value, str) and value in self._by_name else text
         if name in self._by_name:
@@ -188,7 +194,7 @@ class ClassLabels:
 def _follow_truth(names: Sequence[str]) -> bool:
     """Return whether false and true are the first and second of these classes, as 0 and 1 are.
 
-    They are not of [yes, no].
+    Not where the names themselves say true or false, nor of [yes, no], where false would be yes.
     """
     plain = [name.lower() for name in names]
     if len(plain) != 2 or "true" in plain or "false" in plain:
@@ -201,6 +207,7 @@ def number_label(task: Task, value: Any, where: str) -> float | None:
 
     That is nothing at all, or -1 where the range has no -1.
     """
+    value = only_label(value)
     if is_missing(value) or not str(value).strip():
         return None
     try:
@@ -227,13 +234,15 @@ def label_sets(task: Task, cells: Sequence[tuple[str, Any]]) -> list[tuple[int, 
     """Return the class numbers of every row of a multi-label column, ascending; None if hidden.
 
     A row is a list of labels, such a list as text, or a text with `label_separator` between its
-    labels. Where every row has a 0 or 1 for each class they are multi-hot vectors.
+    labels. Where some rows are lists, a text is one label: Label Studio writes so. Where every row
+    has a 0 or 1 for each class they are multi-hot vectors.
 
     Args:
         task: A multi-label task.
         cells: Where each row stands, and its value in the label column.
     """
-    rows = [(where, _split_labels(task, value, where)) for where, value in cells]
+    has_lists = _have_lists(value for _, value in cells)
+    rows = [(where, _split_labels(task, value, where, has_lists)) for where, value in cells]
     are_flags = _are_multi_hot(rows, len(task.labels))
     classes = ClassLabels(task)
     if are_flags and classes.order_is_unknown:
@@ -286,8 +295,17 @@ def _is_multi_hot(labels: Sequence[Any], num_classes: int) -> bool:
     return len(labels) == num_classes and all(label_text(label) in flags for label in labels)
 
 
-def _split_labels(task: Task, value: Any, where: str) -> list[Any] | None:
-    """Return the labels of one row as a list, None where they are hidden."""
+def _have_lists(values: Iterable[Any]) -> bool:
+    """Return whether a cell is a list of labels, or Label Studio's."""
+    return any(isinstance(parse_cell(value, (list, dict)), list | dict) for value in values)
+
+
+def _split_labels(task: Task, value: Any, where: str, has_lists: bool) -> list[Any] | None:
+    """Return the labels of one row as a list, None where they are hidden.
+
+    Args:
+        has_lists: Other rows are lists.
+    """
     if is_missing(value) or label_text(value) == "-1":
         return None
     labels = parse_cell(value, (list, dict))
@@ -295,6 +313,8 @@ def _split_labels(task: Task, value: Any, where: str) -> list[Any] | None:
         labels = labels.get("choices")
     if isinstance(labels, str):
         labels = _split_text(task, labels)
+    if isinstance(labels, str) and has_lists:
+        labels = [labels.strip()]
     if not isinstance(labels, list):
         raise InputError(
             f"{where}: a list of labels is expected, {value!r:.60} found; what parts the labels "
@@ -377,11 +397,15 @@ def find_labels(task: Task, values: Iterable[Any]) -> list[str]:
     here and one elsewhere.
     """
     names: set[str] = set()
-    for number, value in enumerate(values, start=1):
+    is_multi_label = task.problem_type == "multi_label_classification"
+    cells = list(values)
+    has_lists = is_multi_label and _have_lists(cells)
+    for number, value in enumerate(cells, start=1):
         only = only_label(value)
         labels = only if isinstance(only, list) else [only]
-        if task.problem_type == "multi_label_classification":
-            labels = _split_labels(task, value, f"{task.labels_source}, row {number}") or []
+        if is_multi_label:
+            where = f"{task.labels_source}, row {number}"
+            labels = _split_labels(task, value, where, has_lists) or []
         names.update(map(label_text, labels))
     names -= {"", "-1"}
     if OUTSIDE in names:

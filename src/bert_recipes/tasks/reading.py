@@ -83,8 +83,8 @@ def read_id(value: Any, column: str, where: str) -> int | str:
     return int(value)
 
 
-def _may_lack_label(task: Task, row: Row, split: str) -> bool:
-    """Return whether a row of a test split has no column of labels."""
+def _lacks_label_column(task: Task, row: Row, split: str) -> bool:
+    """Return whether a row has no column of labels, which only a test split may leave out."""
     is_test = split in task.test_splits
     return is_test and task.label_column not in row
 
@@ -93,7 +93,10 @@ def _may_lack_label(task: Task, row: Row, split: str) -> bool:
 
 
 def text_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, TextExample | None]]:
-    """Read texts with their label, row by row; None for one that its annotator rejected."""
+    """Read texts with their labels: first None for each rejected row, then the others in order.
+
+    The whole table is read first: what a label means is decided by its column.
+    """
     table: list[NumberedRow] = []
     indices: list[int] = []
     num_rejected = 0
@@ -156,7 +159,7 @@ def _labels_of_table(
     if task.problem_type == "regression":
         return [number_label(task, value, where) for where, value in cells]
     classes = ClassLabels(task)
-    return [classes.class_of(only_label(value), where) for where, value in cells]
+    return [classes.class_of(value, where) for where, value in cells]
 
 
 # Choices
@@ -177,7 +180,7 @@ def choice_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, C
             raise InputError(f"{where}: {len(endings)} choices; two or more are expected")
 
         label = None
-        if not _may_lack_label(task, row, split):
+        if not _lacks_label_column(task, row, split):
             value = column_value(row, task.label_column, where)
             label = _choice_number(task, value, names, endings, where)
         choices = endings
@@ -238,10 +241,10 @@ def _choice_number(
         number = ClassLabels(task, names or None).class_of(value, where)
         if number is None:
             return None
-    elif is_hidden(value):
+    elif is_hidden(only_label(value)):
         return None
     else:
-        number = _number_without_names(value, endings, where)
+        number = _number_without_names(only_label(value), endings, where)
     if number is not None and number < len(endings):
         return number
 
@@ -311,7 +314,7 @@ def question_examples(
 
         question, context = (column_text(row, column, where) for column in task.text_columns)
         gold = None
-        if not _may_lack_label(task, row, split):
+        if not _lacks_label_column(task, row, split):
             gold = read_answers(task, row, where, may_be_hidden=split in task.test_splits)
         if gold is None:
             answers = None
@@ -446,10 +449,8 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
 
     if not labelled and not hidden:
         raise InputError(f"{rows.source}: the split '{split}' of task {task.name} has no rows")
-    is_blank = split in task.test_splits and all(
-        _is_blank(task, example) for _, example in labelled
-    )
-    if is_blank and not hidden:
+    is_test = split in task.test_splits
+    if is_test and not hidden and all(_is_blank(task, example) for _, example in labelled):
         logger.warning(
             "%s: no row has a class, an answer or an entity: the labels are taken for hidden, so "
             "the split can be predicted, not measured",
@@ -457,32 +458,26 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
         )
         hidden = [(number, _without_label(example)) for number, example in labelled]
         labelled = []
-    if not hidden:
-        return ReadExamples([example for _, example in labelled], num_left_out)
-
-    first_hidden, _ = hidden[0]
-    if not labelled:
-        if need_labels:
+    if labelled and hidden:
+        # An empty label was forgotten; -1 may be a class.
+        hidden_minus_ones = [number for number, _ in hidden if number in minus_ones]
+        first_hidden = [*hidden_minus_ones, hidden[0][0]][0]
+        if is_test or hidden_minus_ones:
             raise InputError(
-                f"{rows.where(first_hidden)}: the label is hidden (-1 or empty): a test set with "
-                "labels -1 can be predicted, not measured"
+                f"{rows.where(first_hidden)}: the label is hidden (-1 or empty), but {rows.unit} "
+                f"{labelled[0][0]} has one: label all or none; where -1 is a class, write "
+                "labels: [-1, 0, 1]"
             )
-        return ReadExamples([example for _, example in hidden], num_left_out)
-
-    # An empty label was forgotten; -1 may be a class.
-    hidden_minus_ones = [number for number, _ in hidden if number in minus_ones]
-    if split in task.test_splits or hidden_minus_ones:
-        place = hidden_minus_ones[0] if hidden_minus_ones else first_hidden
-        first_labelled, _ = labelled[0]
+        num_rows = len(labelled) + len(hidden)
+        message = "%s: %d of %d rows have no label and are left out (the first: %s %d)"
+        logger.warning(message, rows.source, len(hidden), num_rows, rows.unit, first_hidden)
+        num_left_out += len(hidden)
+    if hidden and not labelled and need_labels:
         raise InputError(
-            f"{rows.where(place)}: the label is hidden (-1 or empty), but {rows.unit} "
-            f"{first_labelled} has one: label all or none; where -1 is a class, write "
-            "labels: [-1, 0, 1]"
+            f"{rows.where(hidden[0][0])}: the label is hidden (-1 or empty): a test set with "
+            "labels -1 can be predicted, not measured"
         )
-    num_rows = len(labelled) + len(hidden)
-    message = "%s: %d of %d rows have no label and are left out (the first: %s %d)"
-    logger.warning(message, rows.source, len(hidden), num_rows, rows.unit, first_hidden)
-    return ReadExamples([example for _, example in labelled], num_left_out + len(hidden))
+    return ReadExamples([example for _, example in labelled or hidden], num_left_out)
 
 
 def _note_minus_ones(
@@ -490,8 +485,8 @@ def _note_minus_ones(
 ) -> Iterator[NumberedRow]:
     """Yield the rows, and note the numbers of those whose label is -1, which may be a class."""
     columns = task.label_columns or (task.label_column,)
-    for number, row in rows:
-        if any(label_text(row.get(column)) == "-1" for column in columns):
+    for number, row in rows:  # they can be read only once
+        if any(label_text(only_label(row.get(column))) == "-1" for column in columns):
             numbers.add(number)
         yield number, row
 

@@ -270,12 +270,15 @@ def _fill_columns(task: Task, rows: Rows) -> NumberedRows:
         yield number, {**row, **dict.fromkeys(absent)}
 
 
-def open_file(task: Task, path: Path) -> Rows:
-    """Open a file with rows of a task: a table, words in columns, or SQuAD's questions."""
+def open_file(task: Task, path: Path, *, are_inputs: bool = False) -> Rows:
+    """Open a file with rows of a task: a table, words in columns, or SQuAD's questions.
+
+    `are_inputs` is that of `read_table`.
+    """
     is_table = format_suffix(path) in TABLE_SUFFIXES
     if task.kind == "token_classification" and not is_table:
         return Rows(str(path), "line", read_conll(path, task))
-    rows = read_table(path)
+    rows = read_table(path, are_inputs=are_inputs)
     if task.kind == "question_answering":
         return expand_articles(task, rows)
     return rows
@@ -396,7 +399,7 @@ def _glue_rows(path: Path, task: Task, layout: TsvLayout, split: str) -> Numbere
             if is_test and row[key_column].isdecimal():
                 row[key_column] = int(row[key_column])
             yield number, row
-        elif layout.drops_short_rows:
+        elif layout.drops_malformed_lines:
             left_out.append(number)
         else:
             raise InputError(

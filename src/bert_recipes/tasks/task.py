@@ -32,7 +32,7 @@ class TsvLayout:
     # Lines with another number of columns than the header are known to be in the published file:
     # they are dropped, counted and logged, as the Hub's data set leaves them out. Elsewhere such a
     # line is an error.
-    drops_short_rows: bool = False
+    drops_malformed_lines: bool = False
 
 
 # What `validation_fraction` holds out of the training file.

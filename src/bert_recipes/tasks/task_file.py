@@ -272,7 +272,8 @@ def _with_labels_of_data(task: Task, data_dir: str | None) -> Task:
     if are_fractions(labels):
         raise InputError(
             f"{path}: its labels are numbers with fractions; problem_type: regression? Sets of "
-            "classes, as 1,2, are multi_label_classification with a label_separator"
+            "classes, as 1,2, are multi_label_classification with a label_separator; classes of "
+            "such names are listed as `labels`"
         )
 
     if len(labels) > MAX_FOUND_LABELS:

@@ -177,10 +177,10 @@ def _find_hub_folder(name: str) -> Path:
             with contextlib.suppress(RemoteEntryNotFoundError):
                 folder = Path(hf_hub_download(name, file)).parent
     except network_errors() as error:
-        if getattr(error, "errno", None) is not None:  # of this machine: a full disk
-            raise
         if cached_folder is not None:
             return cached_folder
+        if getattr(error, "errno", None) is not None:  # of this machine: a full disk
+            raise
         response = getattr(error, "response", None)
         answer = getattr(response, "status_code", None) or first_line(error)
         raise InputError(

@@ -432,7 +432,7 @@ class BertTrainer(RecipeTrainer):
         strategies = (args.eval_strategy, args.save_strategy, args.logging_strategy)
         if self.train_dataset is not None and "epoch" in strategies:
             dataset = epoched(self.train_dataset, self.data_collator)
-            self._take_epochs_for_steps(self._steps_of_epochs(dataset, 1))
+            self._replace_epochs_by_steps(self._steps_of_epochs(dataset, 1))
         if self.args.save_at_epochs:
             self.add_callback(SaveAtEpochs(self))
         if self.args.sampled_softmax:
@@ -532,6 +532,7 @@ class BertTrainer(RecipeTrainer):
             return
         sizes = []
         counts = []
+        # `split_batch` refuses a batch that the processes cannot share.
         for phase in self.phases:
             plan = phase.plan
             size, accumulation = self.args.split_batch(plan.global_batch, plan.micro_batch)

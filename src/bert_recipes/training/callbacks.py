@@ -163,7 +163,7 @@ class LossWatch(TrainerCallback):
         """Warn when the loss jumps."""
         if "loss" not in (kwargs.get("logs") or {}) or not state.is_world_process_zero:
             return
-        recent = state.log_history[-2 * SPIKE_MEMORY - 2 :]
+        recent = state.log_history[-2 * SPIKE_MEMORY - 2 :]  # evaluations have lines, too
         losses = [line["loss"] for line in recent if "loss" in line]
         message = describe_spike(losses, state.global_step)
         if message:
@@ -299,7 +299,7 @@ class SaveAtEpochs(TrainerCallback):
         """Ask where one of the numbers has been passed in this step."""
         step = state.global_step
         epochs_before = self.trainer.epochs_at(step - 1)
-        # Whole passes end within what would be another step: the last step counts for it too.
+        # The steps of a run are rounded down: its last pass may end within what would be one more.
         is_last = step == state.max_steps
         epochs = self.trainer.epochs_at(step + 1 if is_last else step)
         if any(epochs_before < number <= epochs for number in args.save_at_epochs):

@@ -43,7 +43,8 @@ def take_one_gpu(args: TrainingArguments, *, trains: bool) -> None:
         launch = command_hint(
             checkout=(
                 "LAUNCH=ddp with make, or accelerate launch --config_file "
-                f"accelerate_configs/ddp.yaml --num_processes {args.n_gpu} recipes/..."
+                f"accelerate_configs/ddp.yaml --num_processes {args.n_gpu} recipes/..., or "
+                "--launch ddp of a sweep"
             ),
             wheel="accelerate launch --multi_gpu -m bert_recipes",
         )
@@ -67,25 +68,25 @@ def join_processes_on_cpus(timeout: timedelta) -> None:
         torch.distributed.init_process_group("gloo", timeout=timeout)
 
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-def run_on_main_process(args: TrainingArguments, question: Callable[[], Answer]) -> Answer:
-    """Return the answer of the main process in all processes.
+def run_on_main_process(args: TrainingArguments, function: Callable[[], Result]) -> Result:
+    """Call a function in the main process alone, and return its result in all processes.
 
-    An `InputError` of the question is raised in every process; so is an `OSError`, as one.
+    An `InputError` of the function is raised in every process; so is an `OSError`, as one.
     """
-    answer_and_error: list[Any] = [None, None]
+    result_and_error: list[Any] = [None, None]
     if args.process_index == 0:
         try:
-            answer_and_error[0] = question()
+            result_and_error[0] = function()
         except InputError as error:
-            answer_and_error[1] = error
+            result_and_error[1] = error
         except OSError as error:
-            answer_and_error[1] = InputError(describe_os_error(error))
+            result_and_error[1] = InputError(describe_os_error(error))
     if args.world_size > 1:
-        broadcast_object_list(answer_and_error)
-    answer, failure = answer_and_error
-    if failure is not None:
-        raise failure
-    return answer
+        broadcast_object_list(result_and_error)
+    result, error_of_main = result_and_error
+    if error_of_main is not None:
+        raise error_of_main
+    return result

@@ -174,7 +174,8 @@ class PreTrainingData:
     collator: DataCollatorForPreTraining
     count_tokens: Callable[[], np.ndarray]
     resume_fingerprint: Mapping[str, Any] = field(default_factory=dict)
-    old: PreTrainingDataset | None = None  # the held-out part of other text
+    # Held-out pairs of what the model was trained on before.
+    old: PreTrainingDataset | None = None
     phases: Sequence[TrainingPhase] | None = None  # None: one, with the data above
 
     @property
@@ -322,18 +323,18 @@ def make_collator(
     longest input.
     """
     settings = {name: getattr(data_args, name) for name in MASK_FIELDS}
-    highest = max(data_args.mlm_probability, data_args.mlm_probability_end or 0.0)
+    max_probability = max(data_args.mlm_probability, data_args.mlm_probability_end or 0.0)
     max_predictions = data_args.max_predictions_per_seq
     if max_predictions is None:
-        max_predictions = default_max_predictions(data_args.max_seq_length, highest)
-    num_tokens = round(data_args.max_seq_length * highest)
+        max_predictions = default_max_predictions(data_args.max_seq_length, max_probability)
+    num_tokens = round(data_args.max_seq_length * max_probability)
     if data_args.mlm_probability_end is not None and max_predictions < num_tokens:
         logger.warning(
-            "max_predictions_per_seq %d: of %d tokens no more are predicted, where mlm_probability "
-            "%g are %d",
+            "max_predictions_per_seq is %d: no more are predicted, though mlm_probability %g of %d "
+            "tokens is %d",
             max_predictions,
+            max_probability,
             data_args.max_seq_length,
-            highest,
             num_tokens,
         )
     return DataCollatorForPreTraining(
@@ -407,7 +408,7 @@ def _load_checkpoint(model_args: ModelArguments, *, needs_head: bool) -> PreTrai
     name = str(model_args.model_name_or_path)
     cached_only = check_checkpoint(name)
     with opening(name):
-        # A model that is measured or teaches keeps the class that its config.json names.
+        # A model that is measured, or teaches by its head, keeps the class of its config.json.
         member = None if needs_head else OBJECTIVES[model_args.objective].model
         model, new_heads = open_checkpoint(name, cached_only=cached_only, member=member)
     class_name, *_ = model.config.architectures or ["an unnamed class"]
@@ -613,7 +614,7 @@ def make_trainer(
         max_eval_pairs: The most held-out pairs that an evaluation measures.
         trainer_class: The class of the Trainer of the run's objective.
     """
-    # Of masked instances counting them reads the whole file.
+    # Counting the pieces of masked instances opens many of them: only where the counts are read.
     needs_counts = data.validation is not None or args.sampled_softmax
     trainer = trainer_class(
         model,

@@ -111,6 +111,7 @@ _CHANGEABLE = {
     "metric_for_best_model",
     "greater_is_better",
     "batch_eval_metrics",
+    "enable_jit_checkpoint",  # always false; not every version of transformers has it
     "include_for_metrics",
     "per_device_eval_batch_size",
     "deepspeed",
@@ -130,18 +131,19 @@ _ADAMS = (*ADAM_OPTIMIZERS, "adamw_torch", "adamw_torch_fused")
 
 
 def check_output_dir(args: Any) -> None:
-    """Refuse at once a folder that `prepare_output_dir` would refuse, or clear at every restart.
+    """Refuse at once what `prepare_output_dir` would refuse, or what each restart would delete.
 
     Only the main process looks; nothing is changed.
     """
     if args.estimate or not is_main_process():
         return
     folder = Path(args.output_dir)
-    is_checkpoint = args.resume not in RESUME_WORDS
-    is_of_another_run = is_checkpoint and not _lies_in(Path(args.resume), folder)
-    if args.overwrite_run or (is_checkpoint and not is_of_another_run):
+    names_checkpoint = args.resume not in RESUME_WORDS
+    goes_back = names_checkpoint and _lies_in(Path(args.resume), folder)
+    begins_elsewhere = names_checkpoint and not goes_back
+    if args.overwrite_run or goes_back:
         _check_restarts(args)
-    if args.overwrite_run or is_of_another_run or _starts_from_scratch(args.resume, folder):
+    if args.overwrite_run or begins_elsewhere or _starts_from_scratch(args.resume, folder):
         _check_available(folder, args)
 
 

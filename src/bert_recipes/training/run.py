@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import transformers
 from accelerate.utils import patch_environment
+from huggingface_hub import try_to_load_from_cache
 from transformers import Trainer
 from transformers.trainer_utils import SaveStrategy
 from transformers.training_args import ParallelMode, TrainingArguments
@@ -70,21 +71,23 @@ def describe_pretraining_data(settings: Any, data: Any) -> dict[str, Any]:
 def describe_checkpoint(name: str, config: Any = None) -> dict[str, Any]:
     """Describe the checkpoint that a run began with.
 
-    A folder has its name and, of weights in one file, their hash; a checkpoint of the Hub the
+    It has its name and, of weights in one file, their hash; a checkpoint of the Hub also the
     revision that its config.json was opened from.
     """
     folder = Path(name)
-    if folder.is_dir():
-        facts: dict[str, Any] = {"name": folder.resolve().name, "is_local": True}
-        for file in (WEIGHTS_FILE, OLD_WEIGHTS[0]):
-            if (folder / file).is_file():
-                facts["sha256"] = hash_of(folder / file)
-                break
-        return facts
-    facts = {"name": name, "is_local": False}
+    facts: dict[str, Any] = {"name": name, "is_local": False}
     revision = getattr(config, "_commit_hash", None)
-    if revision is not None:
+    if folder.is_dir():
+        facts = {"name": folder.resolve().name, "is_local": True}
+    elif revision is not None:
         facts["revision"] = revision
+    for file in (WEIGHTS_FILE, OLD_WEIGHTS[0]):
+        path: Any = folder / file
+        if not folder.is_dir():
+            path = try_to_load_from_cache(name, file, revision=revision)
+        if isinstance(path, str | Path) and Path(path).is_file():
+            facts["sha256"] = hash_of(Path(path))
+            break
     return facts
 
 

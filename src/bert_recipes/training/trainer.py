@@ -40,6 +40,7 @@ from bert_recipes.checkpointing import (
     commit,
     last_complete,
     read_step,
+    restore_replaced,
     rotate,
     staging_dir,
     write_manifest,
@@ -226,8 +227,8 @@ class RecipeTrainer(Trainer):
         }
         self._set_up_callbacks()
 
-    def _take_epochs_for_steps(self, steps_per_epoch: int) -> None:
-        """Evaluate, save and log by steps where that is done by epochs.
+    def _replace_epochs_by_steps(self, steps_per_epoch: int) -> None:
+        """Turn evaluating, saving and logging by epochs into the same by steps.
 
         The loader is one pass over the complete run: for stock it is one epoch.
         """
@@ -292,6 +293,8 @@ class RecipeTrainer(Trainer):
         self._shared_clock = PreviousNumber()
         # Seconds of logging, saving and evaluating after a step, at most.
         self._longest_pause = 0.0
+        # When the first step of the run was done, in seconds of the run; None: not yet.
+        self._first_step_seconds: float | None = None
 
     def _set_up_callbacks(self) -> None:
         args = self.args
@@ -412,6 +415,9 @@ class RecipeTrainer(Trainer):
             self.clock = self._loaded_state.get("clock", 0.0)
             self.clock *= minutes_before / self.args.max_minutes
         self._longest_pause = self._loaded_state.get("longest_pause", 0.0)
+        self._first_step_seconds = None
+        if checkpoint is not None:  # of earlier versions, which counted from the start
+            self._first_step_seconds = self._loaded_state.get("first_step_seconds", 0.0)
         self._shared_clock = PreviousNumber()
         self.kept_steps = self._loaded_state.get("kept_steps", [])
         self._evaluation_is_due = False
@@ -454,6 +460,9 @@ class RecipeTrainer(Trainer):
         """
         if resume is not True:
             return Path(resume) if resume else None
+        if self.args.should_save:
+            restore_replaced(Path(self.args.output_dir))
+        self.accelerator.wait_for_everyone()
         checkpoint, _ = last_complete(Path(self.args.output_dir))
         if checkpoint is None:
             raise InputError(f"{self.args.output_dir} holds no complete checkpoint to resume from")
@@ -669,15 +678,20 @@ class RecipeTrainer(Trainer):
         return torch.cat([items, self.count_work(tensors, items)])
 
     def _elapsed_fraction(self) -> float:
-        """Return the fraction of `max_minutes` that is over in this process.
+        """Return this process's fraction of `max_minutes`, counted from the end of the first step.
 
-        The minutes include the evaluation and the checkpoint at the end: they are taken to be as
-        long as the longest pause up to now.
+        A GPU compiles in the first step, which would carry a short run past its warm-up. For the
+        evaluation and the checkpoint at the end as much time is set aside as the longest pause up
+        to now took.
         """
         if not self.args.max_minutes:
             return 0.0
-        seconds = 60 * self.args.max_minutes - self._longest_pause
-        return self.run_time.seconds / max(seconds, 1e-9)
+        if self._first_step_seconds is None:
+            if self.state.global_step == 0:
+                return 0.0
+            self._first_step_seconds = self.run_time.seconds
+        seconds = 60 * self.args.max_minutes - self._longest_pause - self._first_step_seconds
+        return (self.run_time.seconds - self._first_step_seconds) / max(seconds, 1e-9)
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> None:
         """Count nothing: `get_batch_samples` counts.
@@ -1103,10 +1117,10 @@ class RecipeTrainer(Trainer):
         # After --resume FOLDER the best one may be in the folder of the other run.
         earlier = Path(self.state.best_model_checkpoint or best)
         self.state.best_model_checkpoint = None
-        for folder in (best, earlier):
-            if folder == target or (folder.name == best.name and folder.is_dir()):
-                self.state.best_model_checkpoint = str(folder)
-                break
+        if best == target or best.is_dir():
+            self.state.best_model_checkpoint = str(best)
+        elif earlier.name == best.name and earlier.is_dir():
+            self.state.best_model_checkpoint = str(earlier)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a checkpoint keeps beside stock's files, as JSON.
@@ -1125,6 +1139,7 @@ class RecipeTrainer(Trainer):
             "clock": self.clock,
             "max_minutes": self.args.max_minutes,
             "longest_pause": self._longest_pause,
+            "first_step_seconds": self._first_step_seconds,
             "kept_steps": self.kept_steps,
             "best_metric": self._best_rule,
             "process": {"loss": float(self._tr_loss), "meter": self.meter.sums()},
@@ -1161,16 +1176,17 @@ class RecipeTrainer(Trainer):
         """
         # Stock has just logged the loss; callbacks may log at other times.
         if self._globalstep_last_logged > self._step_of_log:
-            self._leave_out_lost_loss()
+            self._close_log_interval()
         if "train_loss" in logs:
-            self._leave_out_lost_loss()
+            self._close_log_interval()
             logs["train_loss"] = self.mean_loss
         super().log(logs, start_time)
 
-    def _leave_out_lost_loss(self) -> None:
-        """Leave the steps since the last log line out of the mean if their loss is not finite.
+    def _close_log_interval(self) -> None:
+        """Note the loss and the step of this log line.
 
-        The line itself shows it.
+        If the loss is not finite, the steps since the last line are left out of the mean; the line
+        shows it.
         """
         if not math.isfinite(self._total_loss_scalar):
             self._tr_loss.zero_()  # stock subtracts it from itself, which leaves NaN
@@ -1187,15 +1203,15 @@ class RecipeTrainer(Trainer):
         start = time.perf_counter()
         if self.control.should_log or self.control.should_save or self.control.should_evaluate:
             self._read_norm()
+        is_last = self.state.global_step >= self.state.max_steps
         with self.meter.paused():
-            is_last = self.state.global_step >= self.state.max_steps
-            saves_first = is_last and self.control.should_evaluate and self.control.should_save
-            if saves_first:
+            if is_last and self.control.should_evaluate and self.control.should_save:
                 self._log_and_save(*args, **kwargs)
-                self.control.should_evaluate = True
-            self._do_what_is_due(saves_first, *args, **kwargs)
-            if saves_first:
+                self.control.should_evaluate = True  # `_log_and_save` has put it off
+                self._do_what_is_due(True, *args, **kwargs)
                 self._choose_best_again()
+            else:
+                self._do_what_is_due(False, *args, **kwargs)
         self._longest_pause = max(self._longest_pause, time.perf_counter() - start)
 
     def _do_what_is_due(self, is_saved: bool, *args: Any, **kwargs: Any) -> None:
