@@ -454,7 +454,7 @@ class Reader:
                 guess, remedy = _guess_encoding(raw, place)
                 raise InputError(
                     f"{where}: not valid UTF-8 (byte 0x{raw[place]:02x} at byte {place + 1} of the "
-                    f"line; {guess}); {remedy}{self.advice}"
+                    f"line; {guess}); {remedy}{'' if 'iconv' in remedy else self.advice}"
                 ) from error
             text = raw.decode("utf-8", errors="replace")
             self.counts.repaired["characters_replaced"] += text.count("\ufffd") - raw.count(

@@ -213,6 +213,25 @@ def test_rows_of_which_some_alone_have_labels_are_refused(name, row):
         collate(features)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_rows_that_are_padded_already_give_the_batch_of_those_without_pads(side):
+    """As a tokenizer makes them with padding="max_length"; pads would count as tokens."""
+    features = make_features()
+    padded = []
+    for feature in features:
+        length = len(feature["input_ids"])
+        widths = (50 - length, 0) if side == "left" else (0, 50 - length)
+        row = {**feature, "attention_mask": np.pad(np.ones(length, dtype=np.int64), widths)}
+        for name in ("input_ids", "token_type_ids"):
+            row[name] = np.pad(feature[name], widths).tolist()
+        padded.append(row)
+    expected = collate(features)
+    batch = collate(padded)
+    assert batch.keys() == expected.keys()
+    for name, values in expected.items():
+        assert torch.equal(batch[name], values), name
+
+
 def test_padding_to_a_length_or_a_multiple():
     features = make_features()
 

@@ -55,6 +55,7 @@ CASES = [
     "See no. I and no. II. | Then stop.",
     "See no. I. | Then stop.",
     "He lives on Main St. | He likes it.",
+    "Hon. Sen. Smith and Det. Jones met.",
     "One.Two.Three without spaces.",
     # curly quotes, ellipsis and inverted marks
     "\u201cWhy?\u201d he asked. | \u201cBecause.\u201d | She left.",
@@ -96,6 +97,12 @@ CASES = [
     "მე ვარ ქართველი. | შენ ვინ ხარ? | კარგად ვარ!",
     "네. | 알겠습니다. | 빨리 해. | 늦겠어.",
     "가. 적용 범위는 다음과 같다. | 나. 목적",
+    # Irish, Vietnamese: a word of one letter with an accent. Swedish: "she" is no title
+    "Chonaic m\u00e9 \u00e9. | Bh\u00ed s\u00e9 ann.",
+    "\u0110\u1ed3ng \u00fd. | V\u00e2ng \u1ea1. | Anh \u0111i.",
+    "Tack, sa hon. | Han gick. | Sen. Smith stannade.",
+    # Amharic with the full stop that many type
+    "\u1230\u120b\u121d \u1290\u12cd\u1361\u1361 | \u12a0\u12ce\u1361\u1361",
     # Afrikaans and Dutch: the capital is behind a shortened word
     "Hy slaap. | 'n Man kom in. | \u2019n Hond blaf.",
     "Hij sliep. | 's Avonds kwam zij. 't gaat goed.",

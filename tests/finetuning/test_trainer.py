@@ -173,7 +173,7 @@ def test_the_passes_that_are_printed_are_those_of_the_log(tiny_checkpoint, tmp_p
     flags = ("--max_steps", 4, "--logging_steps", 1)
     trainer = train_run("sequence_classification", tiny_checkpoint, tmp_path, *flags).trainer
     printers = [c for c in trainer.callback_handler.callbacks if isinstance(c, LogPrinter)]
-    assert [printer.trainer.epochs_of(4) for printer in printers] == [4 * 8 / 23]
+    assert [printer.trainer.epochs_at(4) for printer in printers] == [4 * 8 / 23]
     assert trainer.state.epoch == 4 * 8 / 23
 
 

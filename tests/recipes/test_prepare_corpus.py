@@ -269,7 +269,40 @@ def test_sentences_that_are_longer_than_an_input_are_warned_of(prepare_text, cap
     without_stops = " ".join(WORDS[:8] * 40)
     prepare_text(f"{without_stops}\n\n" * 3)
 
-    assert "sentences have 320 tokens on average: where they end is not seen" in caplog.text
+    expected = "100% of the tokens stand in sentences of more than 128 tokens: where sentences end"
+    assert expected in caplog.text
+
+
+def test_a_few_long_paragraphs_without_sentences_are_warned_of_by_their_share(prepare_text, caplog):
+    """Their mean would hide them: Thai beside short lines."""
+    without_stops = " ".join(WORDS[:8] * 40)
+    short = f"{' '.join(WORDS[:8])}.\n"
+    prepare_text(f"{without_stops}\n{short * 60}\n" * 3)
+    assert "40% of the tokens stand in sentences of more than 128 tokens" in caplog.text
+
+
+def test_what_is_around_the_text_is_warned_of(prepare, tmp_path, caplog):
+    start = "*** START OF THE PROJECT GUTENBERG EBOOK 11 ***\n"
+    for name in ("a", "b", "c"):
+        (tmp_path / f"book_{name}.txt").write_text(f"{start}One {name}.\nTwo {name}.\n")
+        lines = [f"{number}\tOne {name} {number}.\n" for number in range(30)]
+        (tmp_path / f"leipzig_{name}.txt").write_text("".join(lines))
+    prepare("books", [tmp_path / "book_*.txt"])
+    assert "Project Gutenberg's header and licence are read as text" in caplog.text
+    caplog.clear()
+    prepare("sentences", [tmp_path / "leipzig_*.txt"])
+    assert "leipzig_a.txt: its lines begin with a number and a tab" in caplog.text
+
+
+def test_books_and_rows_make_one_store(prepare, tmp_path):
+    """Wikipedia in rows beside books in files, as for BERT."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text(f"One {name}.\n\nTwo {name}.\n")
+    rows = [{"text": "Red.\nGreen."}, {"text": "Blue."}]
+    (tmp_path / "wiki.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    files = [tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "wiki.jsonl"]
+    prepare("store", files, document_boundary="file")
+    assert open_store(tmp_path / "store").train.num_documents == 4
 
 
 def test_documents_that_teach_little_are_warned_of(prepare, prepare_text, tmp_path, caplog):
@@ -340,11 +373,16 @@ def test_holding_out_every_file_is_refused(prepare, corpus):
 def test_a_boundary_that_does_not_go_with_held_out_files_is_refused_before_any_text_is_read(
     prepare, tmp_path
 ):
-    (tmp_path / "a.txt").write_bytes(b"\xff")
+    (tmp_path / "a.jsonl").write_bytes(b"\xff")
     (tmp_path / "b.jsonl").write_text('{"text": "red"}')
 
-    with pytest.raises(InputError, match=r"b\.jsonl: document_boundary 'file' does not go with"):
-        prepare("store", [tmp_path / "a.txt"], validation_files=[str(tmp_path / "b.jsonl")])
+    with pytest.raises(InputError, match=r"a\.jsonl: document_boundary 'file' does not go with"):
+        prepare(
+            "store",
+            [tmp_path / "a.jsonl"],
+            validation_files=[str(tmp_path / "b.jsonl")],
+            document_boundary="file",
+        )
 
 
 def test_a_store_is_replaced_only_on_demand(prepare, corpus, tmp_path):

@@ -14,7 +14,7 @@ from bert_recipes.finetuning.prediction import read_chunks
 from bert_recipes.rows import read_lines
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import Task
-from bert_recipes.tasks.task_file import read_task_file, write_task_file
+from bert_recipes.tasks.task_file import log_found_labels, read_task_file, write_task_file
 
 
 CLASSES = "kind: sequence_classification\ntext_columns: text\n"
@@ -672,7 +672,93 @@ def test_a_class_may_have_the_name_of_a_list(read):
     assert [task.labels[example.label] for example in examples] == ["spam", "ham"]
 
 
-@pytest.mark.parametrize("cell", ["\"['rain', 'wind']\"", "[]"])
+def test_an_empty_list_is_no_label_yet(read, caplog):
+    """Of doccano's and Prodigy's texts that nobody has labelled."""
+    rows = [{"text": "a", "label": []}, {"text": "b", "label": ["yes"]}]
+    rows.append({"text": "c", "label": ["no"]})
+    task, examples = read(CLASSES, rows)
+    assert task.labels == ("no", "yes")
+    assert [example.text for example in examples] == ["b", "c"]
+    assert "1 of 3 rows have no label and are left out" in caplog.text
+
+
+@pytest.mark.parametrize("labels", ["", "labels: [entailment, neutral]\n"])
+def test_a_dash_says_that_the_annotators_did_not_agree(read, labels):
+    """SNLI and MultiNLI have it as the gold label."""
+    rows = [{"text": "a", "label": "entailment"}, {"text": "b", "label": "-"}]
+    rows.append({"text": "c", "label": "neutral"})
+    task, examples = read(CLASSES + labels, rows)
+    assert task.labels == ("entailment", "neutral")
+    assert [example.text for example in examples] == ["a", "c"]
+
+
+def test_a_class_may_be_a_dash_where_the_task_names_it(read):
+    rows = [{"text": "a", "label": "+"}, {"text": "b", "label": "-"}]
+    _, examples = read(CLASSES + "labels: ['+', '-']\n", rows)
+    assert [example.label for example in examples] == [0, 1]
+
+
+def test_no_class_has_an_empty_name(read):
+    rows = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
+    with pytest.raises(InputError, match="has an empty name"):
+        read(CLASSES + "labels: {x: x, y: ''}\n", rows)
+
+
+def test_several_choices_are_no_class(read):
+    rows = [{"text": "a", "label": {"choices": ["rain", "wind"]}}, {"text": "b", "label": "rain"}]
+    with pytest.raises(InputError, match=r"row 1: .* problem_type: multi_label_classification"):
+        read(CLASSES, rows)
+
+
+def test_spellings_of_one_class_are_warned_of(read, caplog):
+    content = "text,label\na,yes\nb,Yes\nc,yes\u200b\nd,nan\n"
+    task, _ = read(CLASSES, content, "train.csv")
+    log_found_labels(task)
+    assert "'Yes' and 'yes' are two classes" in caplog.text
+    assert "'yes\\u200b' are two classes" in caplog.text
+    assert "'nan' is taken for a class" in caplog.text
+
+
+def test_a_separator_may_stand_behind_the_last_label(read):
+    """Microsoft Forms writes so."""
+    content = "text,label\na,rain;wind;\nb,rain;\n"
+    _, examples = read(MULTI + "label_separator: ;\n", content, "train.csv")
+    assert [example.label for example in examples] == [(0, 1), (0,)]
+
+
+def test_a_list_with_a_lost_word_is_not_cut_into_words(read):
+    """pandas takes the word NA for missing, and writes nan into the list."""
+    cells = "\"['Windhoek', nan]\",\"['B-LOC', 'B-LOC']\""
+    labels = "labels: [O, B-LOC, I-LOC]\n"
+    with pytest.raises(InputError, match=r"a list that is broken: .*keep_default_na=False"):
+        read(TAGGING + labels, f"tokens,ner_tags\n{cells}\n", "train.csv")
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        {"start": 5, "end": 8, "type": "number"},
+        {"start": 5, "end": 8, "value": "555", "entity": "number"},
+    ],
+)
+def test_a_type_and_a_value_of_a_span_are_its_own(read, span):
+    """Not those of a result of Label Studio; Rasa and ai4privacy have the text as the value."""
+    labels = "labels: [O, B-number, I-number]\ntext_columns: text\nlabel_column: entities\n"
+    _, (example,) = read(TAGGING + labels, [{"text": "Call 555 now", "entities": [span]}])
+    assert example.labels == (0, 1, 0)
+
+
+def test_an_answer_without_a_place_is_a_whole_word_where_it_is_one(read):
+    rows = [
+        {"question": "What?", "context": "The start of art is art.", "answers": "The"},
+        {"question": "What?", "context": "The start of it was art.", "answers": "art"},
+    ]
+    _, examples = read(QUESTIONS, rows)
+    starts = [example.answers[0].answer_start for example in examples]
+    assert starts == [0, 20]
+
+
+@pytest.mark.parametrize("cell", ["\"['rain', 'wind']\""])
 def test_a_set_of_labels_is_no_class(read, cell):
     with pytest.raises(InputError, match="is not one of the task's"):
         read(CLASSES, f"text,label\na,['rain']\nb,['wind']\nc,{cell}\n", "train.csv")

@@ -1,8 +1,10 @@
 """BertTrainer: exact evaluation, and stock arguments, data sets and collators."""
 
 import math
+import os
 import shutil
 import signal
+import time
 from collections import defaultdict
 from dataclasses import replace
 
@@ -15,7 +17,9 @@ from safetensors.torch import load_file
 from small_run import small_run
 from torch.utils.data import Dataset, IterableDataset
 from transformers import (
+    AutoTokenizer,
     BertForMaskedLM,
+    DataCollatorForLanguageModeling,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -58,9 +62,7 @@ def test_the_passes_that_are_printed_are_those_of_the_log(small_store, tmp_path)
     printers = [c for c in trainer.callback_handler.callbacks if isinstance(c, LogPrinter)]
     epochs = {line["step"]: line["epoch"] for line in result["history"] if "loss" in line}
     assert epochs[3] == 3 * 16 / trainer.train_dataset.num_pairs(0)
-    assert [printer.trainer.epochs_of(3) for printer in printers] == [epochs[3]]
-    trainer.phases = trainer.phases * 2
-    assert trainer.epochs_of(3) is None
+    assert [printer.trainer.epochs_at(3) for printer in printers] == [epochs[3]]
 
 
 def test_a_run_in_float32_leaves_the_scaler_of_float16_alone(small_store, tmp_path):
@@ -497,6 +499,77 @@ def test_a_signal_in_an_evaluation_leaves_torchs_generator_as_the_whole_evaluati
     with pytest.raises(Interrupted):
         trainer.evaluate()
     assert torch.equal(torch.get_rng_state(), state)
+
+
+class Watch(TrainerCallback):
+    """Keeps the epochs that it sees, and sends a signal at a step."""
+
+    def __init__(self, signal_at=None):
+        self.epochs = []
+        self.signal_at = signal_at
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.epochs.append(state.epoch)
+        if state.global_step == self.signal_at:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+
+
+def test_callbacks_of_a_users_own_see_the_epochs(tmp_path):
+    watch = Watch()
+    trainer = stock_trainer(tmp_path, rows(), default_data_collator, {"callbacks": [watch]})
+    trainer.train()
+    assert watch.epochs == [step / 3 for step in range(1, 7)]
+
+
+def test_a_training_that_is_stopped_goes_on_in_the_same_process(tmp_path, straight):
+    """In a notebook: Ctrl-C, then the next cells; with stock arguments."""
+    watch = Watch(signal_at=3)
+    trainer = stock_trainer(tmp_path, rows(), default_data_collator, {"callbacks": [watch]})
+    message = r"after step [34] of 6; train\(resume_from_checkpoint=True\) resumes the training"
+    with pytest.raises(Interrupted, match=message):
+        trainer.train()
+    assert trainer.evaluate()["eval_pairs"] == 24
+    watch.signal_at = None
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 6
+    assert losses(trainer) == losses(straight)
+
+
+def test_the_arguments_of_a_script_stay_as_they_are(tmp_path):
+    """The next Trainer gets them, with more rows."""
+    settings = {"max_steps": -1, "num_train_epochs": 1, "eval_strategy": "epoch"}
+    args = TrainingArguments(
+        str(tmp_path), per_device_train_batch_size=8, use_cpu=True, report_to="none", **settings
+    )
+    given = {name: getattr(args, name) for name in (*settings, "eval_steps")}
+    model = BertForPreTraining(pretraining_config("tiny", vocab_size=60))
+    for number in (16, 24):
+        data = {"train_dataset": rows(number), "eval_dataset": rows(8)}
+        trainer = BertTrainer(model, args, default_data_collator, **data)
+        trainer.train()
+        assert trainer.state.global_step == number // 8
+    assert {name: getattr(args, name) for name in given} == given
+
+
+def test_the_tokenizer_of_a_collator_is_saved(tmp_path, tiny_checkpoint):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    collator = DataCollatorForLanguageModeling(tokenizer)
+    trainer = stock_trainer(tmp_path, rows(), collator)
+    trainer.save_model(str(tmp_path / "model"))
+    assert AutoTokenizer.from_pretrained(tmp_path / "model").get_vocab() == tokenizer.get_vocab()
+
+
+def test_metrics_of_rows_without_pairs_are_computed(tmp_path):
+    without_pairs = []
+    for row in rows():
+        del row["next_sentence_label"]
+        without_pairs.append(row)
+    given = {"compute_metrics": lambda prediction: {"rows": len(prediction.label_ids)}}
+    trainer = stock_trainer(tmp_path, without_pairs, default_data_collator, given)
+    metrics = trainer.evaluate()
+    assert metrics["eval_rows"] == 24
+    assert metrics["eval_loss"] > 0
 
 
 def test_epochs_of_a_plain_data_set_are_counted_in_its_rows_and_pushing_is_left_to_the_user(

@@ -63,7 +63,7 @@ def test_the_pace_says_how_long_the_run_will_take():
     line = pace_line(SimpleNamespace(max_minutes=30.0), state, 0.1)
     assert line == "step      30  a step takes 0.1 s: about 18,000 steps in 30 minutes"
     args = SimpleNamespace(max_minutes=30.0)
-    trainer = SimpleNamespace(epochs_of=lambda steps: steps / 60)
+    trainer = SimpleNamespace(epochs_at=lambda steps: steps / 60)
     line = pace_line(args, state, 0.1, trainer)
     assert line.endswith("about 18,000 steps in 30 minutes (300 passes over the data)")
     line = pace_line(args, state, 21.23, trainer)
@@ -117,7 +117,7 @@ def test_a_long_micro_batch_is_enough_to_say_the_pace(monkeypatch, capsys):
 def test_a_resumed_run_says_how_long_the_rest_takes():
     args = SimpleNamespace(max_minutes=None)
     state = SimpleNamespace(max_steps=1100, global_step=571)
-    trainer = SimpleNamespace(num_resumed_steps=567, epochs_of=lambda steps: None)
+    trainer = SimpleNamespace(num_resumed_steps=567, phases=[1, 2])
     line = pace_line(args, state, 0.7, trainer)
     assert line.endswith("a step takes 0.7 s: the 533 steps of this start take about 6 min")
 

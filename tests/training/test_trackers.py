@@ -25,6 +25,8 @@ def test_trackers_are_offline_unless_asked(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("WANDB_MODE")
     monkeypatch.setenv("SWANLAB_MODE", "cloud")
     prepare_trackers(settings())
+    assert "WANDB_MODE" not in os.environ  # another program of the process may want it
+    prepare_trackers(settings("wandb", "swanlab"))
     assert (os.environ["WANDB_MODE"], os.environ["SWANLAB_MODE"]) == ("offline", "cloud")
 
 

@@ -102,6 +102,19 @@ def _goes_on_in_sentencepiece(piece: str) -> bool:
     return not begins and _ENGLISH.issuperset(piece)
 
 
+def _without_pads(feature: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a feature without the positions that its attention mask leaves out."""
+    mask = feature.get("attention_mask")
+    if mask is None or all(mask):
+        return feature
+    kept = np.flatnonzero(np.asarray(mask))
+    shorter = dict(feature)
+    for name in ("input_ids", "token_type_ids", "labels"):
+        if name in feature:
+            shorter[name] = np.asarray(feature[name])[kept]
+    return shorter
+
+
 # The rates are inherited, so that they are fields of the collator as `mlm_probability` is in
 # transformers.
 @dataclass
@@ -120,6 +133,7 @@ class DataCollatorForPreTraining(MaskingRates):
             one, and a warning says so.
         progress: the fraction of the run at which the pair is read, for `mlm_probability_end`.
         labels: int (L,) when the feature is masked already (`InstanceDataset`): taken as they are.
+        attention_mask: int (L,), 0 where a row is padded already: these positions are left out.
 
     A batch has int64 tensors `input_ids`, `token_type_ids`, `attention_mask` and `labels` (B, S),
     with -100 where nothing is predicted, and `next_sentence_label` (B,).
@@ -162,6 +176,7 @@ class DataCollatorForPreTraining(MaskingRates):
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         """Collate features into one batch of int64 tensors."""
+        features = [_without_pads(feature) for feature in features]
         lengths = np.array([len(feature["input_ids"]) for feature in features], dtype=np.int64)
         size = self._padded_length(int(lengths.max()))
         attention_mask = np.arange(size) < lengths[:, None]
@@ -247,8 +262,7 @@ class DataCollatorForPreTraining(MaskingRates):
             self._has_warned = True
             logger.warning(
                 "features without 'key': (epoch, index) are masked by their content, the same way "
-                "in every epoch; for new masks in each take BertTrainer, or keep the key "
-                "(remove_unused_columns=False)"
+                "in every epoch; for new masks in each take BertTrainer"
             )
         hashes = []
         for feature in features:

@@ -6,7 +6,8 @@ A document is a list of paragraphs: lines of the text, none of them blank. Where
 - `blank_line`: at a blank line, as in google-research/bert; the default of text files.
 - `line`: every line is a document.
 - `file`: every file is a document; blank lines only separate paragraphs.
-- `row`: every row is a document; the default and only choice of tables and Hub data sets.
+- `row`: every row is a document; the only choice of tables and Hub data sets. Beside text files,
+  which another one is for, tables keep to it.
 
 The end of a file always ends a document, so that the result does not depend on which file happens
 to be read before. google-research/bert's create_pretraining_data.py lets a document go on in the
@@ -22,6 +23,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -51,6 +53,11 @@ SUFFIXES = (".txt", *TABLE_SUFFIXES)
 ID_SUFFIXES = (*SUFFIXES, ".npy")  # of ids that are not text
 
 DocumentBoundary = Literal["auto", "blank_line", "line", "file", "row"]
+# A document is held in memory as a whole.
+MAX_DOCUMENT_CHARACTERS = 2**28
+# The first lines of a file, if all of them are so, say that it has a number before each text.
+NUMBERED_LINES = 20
+_NUMBERED = re.compile(r"\d+\t")
 
 
 # Files
@@ -550,7 +557,7 @@ def iter_documents(  # noqa: PLR0913  # the public signature
     row_reader = _RowReader(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
     for path in paths:
         if _is_text(path):
-            lines = _check_first_line(path, (line for _, line in reader.lines(path)))
+            lines = _check_lines(path, (line for _, line in reader.lines(path)))
             documents = _cut_documents(lines, document_boundary, wrapped_lines)
         else:
             documents = _documents_of_rows(row_reader.read_file(path), wrapped_lines, counts)
@@ -617,6 +624,11 @@ def iter_paragraphs(
         yield from chain.from_iterable(iter_documents(path, **options))
 
 
+def boundary_of(path: Path, document_boundary: DocumentBoundary) -> DocumentBoundary:
+    """Return what ends a document of a file: the rows of tables keep to theirs."""
+    return document_boundary if _is_text(path) else "row"
+
+
 def check_options(
     paths: Sequence[Path], document_boundary: DocumentBoundary, wrapped_lines: bool
 ) -> None:
@@ -626,10 +638,12 @@ def check_options(
             "wrapped_lines joins lines, document_boundary 'line' makes each a document: choose one"
         )
 
+    of_text: tuple[str, ...] = ("auto", "blank_line", "line", "file")
+    of_rows: tuple[str, ...] = ("auto", "row")
+    if any(map(_is_text, paths)):  # whose choice it is
+        of_rows = (*of_text, "row")
     for path in paths:
-        choices: tuple[str, ...] = ("auto", "row")
-        if _is_text(path):
-            choices = ("auto", "blank_line", "line", "file")
+        choices = of_text if _is_text(path) else of_rows
         if wrapped_lines and document_boundary == "auto" and _is_text(path):
             raise InputError(
                 f"{path}: with wrapped_lines a blank line ends a paragraph; say what ends a "
@@ -642,28 +656,68 @@ def check_options(
             )
 
 
-def _check_first_line(path: Path, lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a text; refuse tags of WikiExtractor, which would be read as text."""
-    for number, line in enumerate(lines):
-        if number == 0 and line.startswith("<doc id="):
+def _check_lines(path: Path, lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a text, and see that what is around the text is not read as text.
+
+    Tags of WikiExtractor are refused. Project Gutenberg's licence, and numbers of sentences as in
+    the Leipzig corpora, are warned of.
+    """
+    num_numbered = 0
+    for number, line in enumerate(lines, start=1):
+        if number == 1 and line.startswith("<doc id="):
             raise InputError(
                 f"{path}: tags of WikiExtractor; run it with --json, and give its files the ending "
                 ".jsonl"
             )
+        if line.startswith("*** START OF"):
+            _warn_of_gutenberg(path)
+        if number <= NUMBERED_LINES and _NUMBERED.match(line):
+            num_numbered += 1
+            if num_numbered == NUMBERED_LINES:
+                _warn_of_numbers(path)
         yield line
+
+
+@cache
+def _warn_of_gutenberg(path: Path) -> None:
+    """Warn once of a file that is read several times."""
+    logger.warning(
+        "%s, and perhaps others: Project Gutenberg's header and licence are read as text, in "
+        "training and held out; cut off what is before '*** START OF' and after '*** END OF'",
+        path,
+    )
+
+
+@cache
+def _warn_of_numbers(path: Path) -> None:
+    """Warn once of a file that is read several times."""
+    logger.warning(
+        "%s: its lines begin with a number and a tab, which are read as text; keep the text alone: "
+        "cut -f2- OLD > NEW",
+        path,
+    )
 
 
 def _cut_documents(lines: Iterable[str], boundary: str, wrapped_lines: bool) -> Iterator[list[str]]:
     """Cut lines into documents of paragraphs; `auto` is `blank_line` here."""
     paragraphs = _join_wrapped(lines) if wrapped_lines else map(str.strip, lines)
     document: list[str] = []
+    num_characters = 0
     for paragraph in paragraphs:
         if paragraph:
             document.append(paragraph)
+        num_characters += len(paragraph)
         is_end = boundary == "line" or (not paragraph and boundary in ("auto", "blank_line"))
         if document and is_end:
             yield document
             document = []
+            num_characters = 0
+        if num_characters > MAX_DOCUMENT_CHARACTERS:
+            raise InputError(
+                f"a document of more than {MAX_DOCUMENT_CHARACTERS:,} characters, held in memory "
+                f"as a whole; it begins {document[0]!r:.60}; end documents at blank lines, or say "
+                "that each line is one: --document_boundary line"
+            )
 
     if document:
         yield document

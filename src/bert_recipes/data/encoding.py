@@ -26,6 +26,8 @@ ParagraphRule = Literal["all", "passages"]
 # About 0.2 s of one core: long enough to hide the cost of sending it, short enough that few of them
 # weigh nothing.
 BATCH_CHARACTERS = 1_000_000
+# Tokens: of a sentence that is longer than an input the model sees a part.
+LONG_SENTENCE = 128
 
 
 class TextBatch(NamedTuple):
@@ -44,7 +46,9 @@ class TokenBatch(NamedTuple):
     document_lengths: np.ndarray  # int64, sentences a document
     dropped: Counter[str]  # by reason
     unknown: Counter[str]  # tokens that are [UNK], by the script of their sentence
-    lines: Counter[str]  # paragraphs after the first of their document: "following" and "broken"
+    # Paragraphs after the first of their document, "following" and "broken", and the tokens of
+    # sentences longer than LONG_SENTENCE, "tokens_of_long".
+    lines: Counter[str]
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ class DocumentEncoder:
                 if not ids:
                     dropped["sentences_without_tokens"] += 1
                     continue
+                if len(ids) > LONG_SENTENCE:
+                    lines["tokens_of_long"] += len(ids)
                 tokens.extend(ids)
                 sentence_lengths.append(len(ids))
                 if self.unk_id in ids:

@@ -32,6 +32,7 @@ from bert_recipes.data.corpus import (
     SUFFIXES,
     CorpusCounts,
     DocumentBoundary,
+    boundary_of,
     check_options,
     describe_files,
     find_files,
@@ -39,6 +40,7 @@ from bert_recipes.data.corpus import (
     iter_hub_documents,
 )
 from bert_recipes.data.encoding import (
+    LONG_SENTENCE,
     DocumentEncoder,
     ParagraphRule,
     SentenceRule,
@@ -85,8 +87,8 @@ MOST_HELD_OUT = 0.1
 FEW_HELD_OUT_TOKENS = 20_000
 # A document shorter than an input gives few pairs that follow each other.
 FEW_TOKENS_OF_A_DOCUMENT = 128
-# Of a sentence longer than an input the model sees a part.
-MANY_TOKENS_OF_A_SENTENCE = 128
+# The share of the tokens that stand in sentences longer than an input (encoding.LONG_SENTENCE).
+MOST_OF_LONG_SENTENCES = 0.2
 # The share of lines that go on with the sentence of the line before: none in text whose paragraphs
 # are lines, most in text that is wrapped.
 MOST_BROKEN_LINES = 0.3
@@ -97,7 +99,7 @@ PLAN_FILE = "plan.json"
 FILE_STATES_FOLDER = "file_states"
 # Raised with every change of our own rules (documents, sentences, passages, what is held out), so
 # that no store mixes the shards of two.
-RULES_VERSION = 4
+RULES_VERSION = 5
 # Settings that change neither documents nor token ids stay out of the store, so that the same text
 # gives the same bytes.
 _NOT_IN_STORE = (
@@ -108,6 +110,9 @@ _NOT_IN_STORE = (
     "output_dir",
     "overwrite",
     "num_processes",
+    # They decide what is refused: text that is read is the same with any.
+    "encoding_errors",
+    "max_line_bytes",
 )
 
 
@@ -835,10 +840,10 @@ class Preparation:
     ) -> Iterator[tuple[float, list[str]]]:
         """Yield (mean number of its copies, document)."""
         options = self._reading_options(counts)
-        options["document_boundary"] = self.arguments.document_boundary
         options["max_line_bytes"] = self.arguments.max_line_bytes
         for path in files:
             mean_copies = self._mean_copies(path)
+            options["document_boundary"] = boundary_of(path, self.arguments.document_boundary)
             for document in iter_documents(path, **options):
                 yield mean_copies, document
 
@@ -990,19 +995,24 @@ class Preparation:
         num_following = lines.get("following", 0)
         num_broken = lines.get("broken", 0)
         if num_broken > MOST_BROKEN_LINES * num_following and self.arguments.sentences == "split":
+            advice = ""
+            if self._has_text_files():
+                advice = ", and say what ends a document (--document_boundary file)"
             logger.warning(
                 "%d of %d lines go on with the sentence of the line before: give --wrapped_lines "
-                "true, which joins them, and say what ends a document (--document_boundary file)",
+                "true, which joins them%s",
                 num_broken,
                 num_following,
+                advice,
             )
-        mean_of_sentence = splits["train"]["num_tokens"] / splits["train"]["num_sentences"]
-        if mean_of_sentence > MANY_TOKENS_OF_A_SENTENCE and self.arguments.sentences == "split":
+        share_of_long = lines.get("tokens_of_long", 0) / splits["train"]["num_tokens"]
+        if share_of_long > MOST_OF_LONG_SENTENCES and self.arguments.sentences == "split":
             logger.warning(
-                "sentences have %d tokens on average: where they end is not seen in this text, and "
-                "of one that is longer than an input the model sees a part alone; write one in a "
-                "line (--sentences lines)",
-                mean_of_sentence,
+                "%.0f%% of the tokens stand in sentences of more than %d tokens: where sentences "
+                "end is not seen in this text, and of one that is longer than an input the model "
+                "sees a part alone; write one in a line (--sentences lines)",
+                100 * share_of_long,
+                LONG_SENTENCE,
             )
         num_alone = metadata["documents_of_one_sentence"].get("train", 0)
         if num_alone > 0.9 * num_documents:

@@ -25,6 +25,10 @@ NEVER_LAST = _words(
     """
 )
 
+# Those of them that are words where they begin small: Danish and Norwegian "it", Swedish "she",
+# Finnish and Turkish "its" and "you".
+_ONLY_CAPITALIZED = _words("det hon sen")
+
 # A number follows: "No. 5", "Fig. 2", "Vol. IV". Without one the word is a word, or ends its
 # sentence.
 BEFORE_NUMBERS = _words(
@@ -80,6 +84,8 @@ _UNSPACED = CJK_TERMINATORS + OWN_STOPS + _WIDE_STOP
 _CANDIDATE = re.compile(
     rf"{_STOP}(?<!{_STOP}{_STOP}){_STOP}*+[{_CLOSERS}]*+\s++"
     rf"|[{_UNSPACED}][{_UNSPACED}!?]*+[{_CLOSERS}]*+\s*+"
+    # Two word separators of Amharic, as many type its full stop.
+    rf"|\u1361\u1361[{_CLOSERS}]*+\s*+"
 )
 _SHORTENED = re.compile(r"['\u2018\u2019][nstk]\s+(\w)")
 _NEXT_WORD = re.compile(rf"[{re.escape(_OPENERS)}\s]*((?:[^\W_]|')*)")
@@ -207,9 +213,9 @@ def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
         return word in _KOREAN_LETTERS and _begins_sentence(text, begin, stop - 1)
     if len(word) == 1 and word.isalpha():
         # The English pronoun can end a sentence ("taller than I."), an initial cannot ("George I.
-        # Smith").
-        is_pronoun = word == "I" and len(words) > 1 and words[-2].islower()
-        return not is_pronoun
+        # Smith"). Irish "me e." with accents: a small letter that is not ASCII is a word.
+        is_word = word == "I" or (word.islower() and not word.isascii())
+        return not (is_word and len(words) > 1 and words[-2].islower())
     if word.isdigit() or _ROMAN.fullmatch(word):
         # An enumeration ("1. Apples") has nothing before its number.
         begins_sentence = _begins_sentence(text, begin, stop - len(word))
@@ -227,7 +233,7 @@ def _is_abbreviation(word: str, text: str, end: int) -> bool:
     """Return whether a word is an abbreviation in front of the next word, at `end`."""
     lowered = word.lower()
     is_dotted = _DOTTED.fullmatch(word) is not None
-    if lowered in NEVER_LAST:
+    if lowered in NEVER_LAST and word not in _ONLY_CAPITALIZED:
         return True
     if is_dotted and word.islower() and lowered not in SOMETIMES_LAST:
         return True

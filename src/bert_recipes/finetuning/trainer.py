@@ -260,7 +260,7 @@ class FineTuningTrainer(RecipeTrainer):
             if self.args.report_to:
                 logs.update(self.throughput())
         if self.train_dataset is not None:
-            self.state.epoch = self.epochs_of(self.state.global_step)
+            self.state.epoch = self.epochs_at(self.state.global_step)
         super().log(logs, start_time)
 
     # Evaluation and prediction

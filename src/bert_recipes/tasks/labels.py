@@ -53,17 +53,20 @@ def label_text(value: Any) -> str:
 def only_label(value: Any) -> Any:
     """Return the item of a list of one, as doccano and Prodigy write a label; else the value.
 
-    A text that is a list of several becomes that list, which is no label.
+    A list of none is None, no label yet. A text that is a list of several becomes that list, which
+    is no label.
     """
     labels = parse_cell(value)
+    if labels == []:
+        return None
     if not isinstance(labels, list) or len(labels) != 1:
         return labels
     return labels if isinstance(labels[0], list | dict) else labels[0]
 
 
 def is_hidden(value: Any) -> bool:
-    """Return whether a cell of a label column holds -1, or nothing at all."""
-    return label_text(value) in ("", "-1")
+    """Return whether a cell of a label column holds -1, SNLI's "-", or nothing at all."""
+    return label_text(value) in ("", "-1", "-")
 
 
 def is_number(text: str) -> bool:
@@ -327,7 +330,8 @@ def _split_text(task: Task, text: str) -> Any:
     if not text.strip():
         return []
     if task.label_separator is not None:
-        return [label.strip() for label in text.split(task.label_separator)]
+        labels = map(str.strip, text.split(task.label_separator))
+        return list(filter(None, labels))  # forms write a separator behind the last one too
     flags = re.split(r"[\s,;]+", text.strip())
     return flags if _is_multi_hot(flags, len(task.labels)) else text
 
@@ -387,6 +391,15 @@ def _parse_literal(text: str) -> Any:
     return None
 
 
+def is_broken_list(text: str) -> bool:
+    """Return whether a text that `parse_cell` has left as it is was meant as a list of texts.
+
+    pandas writes ['a', nan], where a word was "NA" or "null".
+    """
+    text = text.strip()
+    return text.startswith(("['", '["')) and text.endswith("]") and "," in text
+
+
 # Labels that the task file does not name
 
 
@@ -401,13 +414,20 @@ def find_labels(task: Task, values: Iterable[Any]) -> list[str]:
     cells = list(values)
     has_lists = is_multi_label and _have_lists(cells)
     for number, value in enumerate(cells, start=1):
+        where = f"{task.labels_source}, row {number}"
         only = only_label(value)
         labels = only if isinstance(only, list) else [only]
         if is_multi_label:
-            where = f"{task.labels_source}, row {number}"
             labels = _split_labels(task, value, where, has_lists) or []
+        elif isinstance(parse_cell(only, (dict,)), dict):
+            raise InputError(
+                f"{where}: {value!r:.60} is no label; of rows with several labels the task is "
+                "problem_type: multi_label_classification"
+            )
         names.update(map(label_text, labels))
     names -= {"", "-1"}
+    if task.kind == "sequence_classification":
+        names.discard("-")  # SNLI has it where the annotators did not agree
     if OUTSIDE in names:
         return complete_tags(names)
     return sorted(names, key=float if all(map(is_number, names)) else None)

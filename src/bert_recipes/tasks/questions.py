@@ -8,6 +8,7 @@ from typing import Any
 
 from bert_recipes.errors import InputError
 from bert_recipes.rows import NumberedRows, Row, Rows, column_value, is_missing
+from bert_recipes.scripts import UNSPACED_CHARACTER
 from bert_recipes.tasks.examples import Answer
 from bert_recipes.tasks.labels import is_number, label_text, parse_cell, read_truth
 from bert_recipes.tasks.task import Task
@@ -170,6 +171,9 @@ def locate_answer(text: str, start: int | None, context: str) -> Answer | None:
 
     pattern = r"\s+".join(map(re.escape, words))
     matches = list(re.finditer(pattern, context))
+    if start is None and not UNSPACED_CHARACTER.search(text):
+        # "art" is not meant in "start".
+        matches = [match for match in matches if _is_whole(match)] or matches
     if start is not None and len(matches) > 1:
         nearby = range(start - _NEARBY_CHARACTERS, start + _NEARBY_CHARACTERS + 1)
         matches = [match for match in matches if match.start() in nearby]
@@ -177,6 +181,15 @@ def locate_answer(text: str, start: int | None, context: str) -> Answer | None:
         return None
     (match,) = matches
     return Answer(text=match.group(), answer_start=match.start())
+
+
+def _is_whole(match: re.Match[str]) -> bool:
+    """Return whether a match begins and ends at the ends of words."""
+    text = match.string
+    begin, end = match.span()
+    cuts_begin = text[begin - 1 : begin].isalnum() and text[begin].isalnum()
+    cuts_end = text[end : end + 1].isalnum() and text[end - 1].isalnum()
+    return not (cuts_begin or cuts_end)
 
 
 class AnswerOffsets:

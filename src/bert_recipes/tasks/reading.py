@@ -463,10 +463,14 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
         hidden_minus_ones = [number for number, _ in hidden if number in minus_ones]
         first_hidden = [*hidden_minus_ones, hidden[0][0]][0]
         if is_test or hidden_minus_ones:
+            advice = ""
+            if hidden_minus_ones:
+                advice = "; where -1 is a class, write labels: [-1, 0, 1]"
+            elif task.kind == "token_classification":
+                advice = "; write [] where a text has no entity"
             raise InputError(
                 f"{rows.where(first_hidden)}: the label is hidden (-1 or empty), but {rows.unit} "
-                f"{labelled[0][0]} has one: label all or none; where -1 is a class, write "
-                "labels: [-1, 0, 1]"
+                f"{labelled[0][0]} has one: label all or none{advice}"
             )
         num_rows = len(labelled) + len(hidden)
         message = "%s: %d of %d rows have no label and are left out (the first: %s %d)"

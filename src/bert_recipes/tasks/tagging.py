@@ -24,7 +24,7 @@ from bert_recipes.rows import (
 from bert_recipes.scripts import are_unspaced_sentences, split_unspaced
 from bert_recipes.tags import OUTSIDE, tag_entity
 from bert_recipes.tasks.conll import LINES
-from bert_recipes.tasks.labels import label_text, parse_cell
+from bert_recipes.tasks.labels import is_broken_list, label_text, parse_cell
 from bert_recipes.tasks.task import DOCUMENT, LABEL_COLUMNS, Task
 
 
@@ -105,9 +105,11 @@ def read_spans(value: Sequence[Any], text: str, where: str) -> list[Span]:
     for item in value:
         content = item
         if isinstance(item, dict):
-            if item.get("type") in _OTHER_RESULTS:
+            has_offsets = _first_value(item, _START_KEYS) is not None
+            if item.get("type") in _OTHER_RESULTS and not has_offsets:
                 continue
-            content = item.get("value", item)
+            value_of_item = item.get("value")
+            content = value_of_item if isinstance(value_of_item, list | dict) else item
         if isinstance(content, dict):
             spans.append(_read_object(content, text, where))
         elif isinstance(content, list | tuple) and len(content) == 3:
@@ -140,7 +142,7 @@ def _read_object(content: Mapping[str, Any], text: str, where: str) -> Span:
         name = name[0]
 
     span = _make_span(start, end, name, text, where)
-    quote = content.get("text")
+    quote = content.get("text", content.get("value"))
     covered = text[span.start : span.end]
     if isinstance(quote, str) and quote.split() != covered.split():
         raise InputError(
@@ -279,6 +281,12 @@ class TaggedRows:
         column = self.task.text_columns[0]
         words = parse_cell(column_value(row, column, where))
         tags = self._tags_of(row, where)
+        if isinstance(words, str) and is_broken_list(words):
+            raise InputError(
+                f"{where}: column '{column}' holds a list that is broken: {words!r:.60}; a bare "
+                "nan in it is a word such as NA that pandas took for missing: read_csv(..., "
+                "keep_default_na=False)"
+            )
         if isinstance(words, list):
             words = [str(word) if type(word) in (int, float) else word for word in words]
         texts = [words] if isinstance(words, str) else words
@@ -289,8 +297,10 @@ class TaggedRows:
             )
 
         if not texts or not all(map(str.strip, texts)):
+            blank = next((index for index, text in enumerate(texts) if not text.strip()), 0)
             raise InputError(
-                f"{where}: column '{column}' has no word, or an empty one: {words!r:.60}"
+                f"{where}: column '{column}' has no word, or an empty one (word {blank + 1}): "
+                f"{words!r:.60}"
             )
         check_characters("".join(texts), column, where)
         offsets = None
@@ -383,6 +393,8 @@ def _flatten(task: Task, row: Row, is_test: bool) -> Row:
 # Tables with a word a row
 
 _NUM_ROWS_OF_A_LOOK = 20
+# No sentence has so many words.
+MANY_WORDS = 1000
 # Names of the column that tells sentences apart, letters alone: simpletransformers' sentence_id,
 # "Sentence #" of Kaggle's GMB.
 _SENTENCE_COLUMNS = (
@@ -444,6 +456,14 @@ def join_words(task: Task, rows: Rows, is_test: bool) -> NumberedRows:
         )
         logger.warning(message, rows.source, num_repeated, sentence_column)
 
+    if len(sentences) == 1 and len(sentences[0][LINES]) > MANY_WORDS:
+        logger.warning(
+            "%s: by '%s' all %d words are one sentence; name with sentence_column the column that "
+            "is another one in each sentence",
+            rows.source,
+            sentence_column,
+            len(sentences[0][LINES]),
+        )
     for sentence in sentences:
         yield sentence[LINES][0], sentence
 

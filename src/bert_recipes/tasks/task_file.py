@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -135,6 +136,30 @@ def log_found_labels(task: Task) -> None:
     if task.has_found_labels:
         message = "labels: not given; the %d of %s are taken: %s"
         logger.info(message, len(task.labels), task.labels_source, shorten(task.labels))
+        _warn_of_spellings(task)
+
+
+def _warn_of_spellings(task: Task) -> None:
+    """Warn of found labels that are one label in two spellings, or say that there is none."""
+    spellings: dict[str, str] = {}
+    for name in task.labels:
+        seen = "".join(char for char in name if unicodedata.category(char) != "Cf")
+        plain = " ".join(seen.casefold().split())
+        twin = spellings.setdefault(plain, name)
+        if twin != name:
+            logger.warning(
+                "%s: %s and %s are two classes, though they differ in case, blanks or invisible "
+                "characters alone; to join them write labels: {%s: %s, %s: %s, ...}",
+                *(task.labels_source, ascii(twin), ascii(name)),
+                *(ascii(twin), ascii(twin), ascii(name), ascii(twin)),
+            )
+        if plain in ("nan", "none", "null", "n/a", "#n/a"):
+            logger.warning(
+                "%s: %r is taken for a class; where it says that a row has no label, leave the "
+                "cell empty",
+                task.labels_source,
+                name,
+            )
 
 
 # From values to fields
@@ -373,8 +398,9 @@ def _check_columns(task: Task) -> None:
 
 def _check_labels(task: Task) -> None:
     labels = task.labels
-    names = ", ".join(labels)
-    if not task.column_labels and (len(set(labels)) < len(labels) or "" in labels):
+    names = shorten(labels)
+    has_twice = not task.column_labels and len(set(labels)) < len(labels)
+    if has_twice or "" in labels:
         raise _Slip("labels", f"[{names}] has an empty name, or one twice; name each class once")
 
     if labels and task.kind == "question_answering":

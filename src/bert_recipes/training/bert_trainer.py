@@ -399,6 +399,8 @@ class BertTrainer(RecipeTrainer):
                 "ElectraForPreTraining has two losses over different tokens, and two folders: give "
                 "it to ElectraTrainer (bert_recipes.training.replaced_tokens)"
             )
+        # Saved with the model, whatever wraps the collator.
+        kwargs.setdefault("processing_class", getattr(data_collator, "tokenizer", None))
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
         # Our model may be wrapped, for example by PEFT.
         self._is_ours = any(isinstance(module, PreTrainingModel) for module in model.modules())
@@ -669,6 +671,13 @@ class BertTrainer(RecipeTrainer):
             dataset, batch_sampler=sampler, collate_fn=self.device_collator(self.eval_collator)
         )
 
+    def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Predict as stock, with `compute_metrics`; rows need not have a label of pairs."""
+        labels = [name for name in ("labels", "next_sentence_label") if name in inputs]
+        if self._is_ours and labels:
+            self.label_names = labels
+        return super().prediction_step(model, inputs, *args, **kwargs)
+
     # Loss
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -733,10 +742,6 @@ class BertTrainer(RecipeTrainer):
             # Stock counts a pass of the loader, which is a whole phase; count passes over the data.
             self.state.epoch = self.epochs_at(self.state.global_step)
         super().log(logs, start_time)
-
-    def epochs_of(self, steps: float) -> float | None:
-        """Return the passes over the data; None with two phases, as the second is unknown."""
-        return self.epochs_at(steps) if len(self.phases) == 1 else None
 
     def epochs_at(self, step: float) -> float:
         """Return the passes over the data up to a step of this phase, once it has begun."""

@@ -289,6 +289,20 @@ class ClockIntervals(TrainerCallback):
             self.clock_of_last[event] = clock
 
 
+class CountEpochs(TrainerCallback):
+    """Counts the passes over the data at each step, for other callbacks and for the state.
+
+    To stock the whole run is one pass of the loader.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """Set the epochs of the state."""
+        state.epoch = self.trainer.epochs_at(state.global_step)
+
+
 class SaveAtEpochs(TrainerCallback):
     """Asks for a checkpoint, to be kept, after each number of passes in `save_at_epochs`."""
 
@@ -359,6 +373,7 @@ class StopOnSignal(TrainerCallback):
 
     def begin(self) -> None:
         """Begin a training."""
+        self.signal = None
         self.is_stopped = False
         # Whether any process was asked to stop, and how many: `RecipeTrainer._share_counts`.
         self.is_asked = False

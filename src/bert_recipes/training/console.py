@@ -90,8 +90,9 @@ def pace_line(args: Any, state: Any, seconds: float, trainer: Any = None) -> str
     else:
         steps = 60 * minutes / seconds
         all_steps = f"about {steps:,.0f} steps in {minutes:g} minutes"
-    passes = None if trainer is None else trainer.epochs_of(steps)
-    if passes is not None:
+    # How long the epochs of a second phase are is not known yet.
+    if trainer is not None and len(getattr(trainer, "phases", ())) <= 1:
+        passes = trainer.epochs_at(steps)
         number = f"{passes:,.0f}" if passes >= 10 else f"{passes:.2g}"
         all_steps += f" ({number} passes over the data)"
     if minutes is not None and steps < FEW_STEPS:

@@ -13,10 +13,17 @@ from bert_recipes.hub_access import can_connect, why_unreachable
 from bert_recipes.training.resume import run_name
 
 
-# Keep trackers away from their servers, unless the user's environment says otherwise.
-_OFFLINE = {"WANDB_MODE": "offline", "COMET_START_ONLINE": "0", "SWANLAB_MODE": "local"}
-# Seconds. By default wandb lets a finished run wait for ever for a server that does not answer.
-_TIME_LIMITS = {"WANDB_INIT_TIMEOUT": "30", "WANDB_FINISH_TIMEOUT": "120"}
+# Keep trackers away from their servers, unless the user's environment says otherwise. By default
+# wandb lets a finished run wait for ever for a server that does not answer: its limits are seconds.
+_ENVIRONMENT = {
+    "wandb": {
+        "WANDB_MODE": "offline",
+        "WANDB_INIT_TIMEOUT": "30",
+        "WANDB_FINISH_TIMEOUT": "120",
+    },
+    "comet_ml": {"COMET_START_ONLINE": "0"},
+    "swanlab": {"SWANLAB_MODE": "local"},
+}
 
 
 def prepare_trackers(args: Any) -> None:
@@ -24,9 +31,9 @@ def prepare_trackers(args: Any) -> None:
 
     Called in all processes; the main one asks for logins.
     """
-    for variable, value in {**_OFFLINE, **_TIME_LIMITS}.items():
-        os.environ.setdefault(variable, value)
     for name in args.report_to:
+        for variable, value in _ENVIRONMENT.get(name, {}).items():
+            os.environ.setdefault(variable, value)
         try:
             get_reporting_integration_callbacks([name])[0]()
         except (RuntimeError, ImportError, ValueError) as error:

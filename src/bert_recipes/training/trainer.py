@@ -3,6 +3,7 @@
 The loss of the global batch, one order of examples, exact resume, an orderly end at a signal.
 """
 
+import copy
 import itertools
 import json
 import logging
@@ -54,6 +55,7 @@ from bert_recipes.training.arguments import RunArguments
 from bert_recipes.training.batch_buffer import BatchBuffer, DeviceCollator
 from bert_recipes.training.callbacks import (
     ClockIntervals,
+    CountEpochs,
     MomentumWarmup,
     StopOnSignal,
     ignore_signals,
@@ -104,6 +106,7 @@ RECIPE_SETTINGS: dict[str, Any] = {
     "max_minutes": None,
     "random_replacements": 0.0,
     "resume": "no",
+    "overwrite_run": False,
     "allow_changes": False,
     "estimate": False,
     "hub_is_checked": False,
@@ -154,6 +157,13 @@ def _check_stock(args: Any, compute_loss_func: Any) -> None:
             "label_smoothing_factor and compute_loss_func are not read: the loss is the model's "
             "own, over the global batch; leave them out, or override micro_batch_loss"
         )
+    if is_stock and args.train_sampling_strategy != "random":
+        logger.warning(
+            "train_sampling_strategy %s has no effect: rows are shuffled anew in each epoch",
+            args.train_sampling_strategy,
+        )
+    if is_stock and args.data_seed is not None:
+        logger.warning("data_seed has no effect: rows are shuffled by seed")
     for name in _REFUSED:
         if is_stock and getattr(args, name, False):  # the oldest transformers lack one
             reason = RunArguments.LIBRARY_FIELDS[name]["refused"]
@@ -189,6 +199,8 @@ class RecipeTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         _check_stock(args, kwargs.get("compute_loss_func"))
+        if not isinstance(args, RunArguments):
+            args = copy.copy(args)  # another Trainer may get them too
         for name, value in RECIPE_SETTINGS.items():
             if not hasattr(args, name):
                 setattr(args, name, value)
@@ -306,6 +318,8 @@ class RecipeTrainer(Trainer):
         self.stop_request = StopOnSignal()
         self.add_callback(self.stop_request)
         self.add_callback(_RestoreAndSave(self))
+        # First of all, so that every other one sees the epochs.
+        self.callback_handler.callbacks.insert(0, CountEpochs(self))
         if args.max_minutes is not None:
             self.add_callback(ClockIntervals(self))
         if args.optimizer == "muon" and args.muon_momentum_warmup > 0:
@@ -514,6 +528,8 @@ class RecipeTrainer(Trainer):
             return
         number = self._signal_of_any()
         if number:
+            if not self.is_in_train:  # a later call begins anew
+                self.stop_request.signal = None
             self._interrupt(number, "before all was measured and predicted", "does the rest")
 
     def _stop_if_asked(self) -> None:
@@ -525,6 +541,7 @@ class RecipeTrainer(Trainer):
         if not is_saved and not self.args.load_best_model_at_end:
             self._save_checkpoint(self.model_wrapped, None)
         place = f"after step {self.state.global_step} of {self.state.max_steps}"
+        self.stop_request.signal = None  # a later call begins anew
         self._interrupt(number, place, "resumes from there")
 
     def _signal_of_any(self) -> int:
@@ -541,7 +558,9 @@ class RecipeTrainer(Trainer):
     def _interrupt(self, number: int, place: str, continuation: str) -> NoReturn:
         signal_name = signal.Signals(number).name
         message = f"stopped by {signal_name} {place}"
-        if self.state.max_steps:  # what only measures or predicts begins again
+        if self.state.max_steps and not isinstance(self.args, RunArguments):
+            message += "; train(resume_from_checkpoint=True) resumes the training"
+        elif self.state.max_steps:  # what only measures or predicts begins again
             flags = "" if self.args.resume == "auto" else " with --resume auto"
             if self.args.overwrite_run:
                 flags = " without --overwrite_run"
@@ -1165,9 +1184,9 @@ class RecipeTrainer(Trainer):
 
     # 6. Log
 
-    def epochs_of(self, steps: float) -> float | None:
-        """Return the passes over the training data that steps make; None if unknown."""
-        return steps * self.global_batch_size / len(self.train_dataset)
+    def epochs_at(self, step: float) -> float:
+        """Return the passes over the training data up to a step."""
+        return step * self.global_batch_size / len(self.train_dataset)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as stock, but with the mean over all steps as `train_loss` at the end.
