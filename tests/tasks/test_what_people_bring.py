@@ -748,6 +748,25 @@ def test_a_type_and_a_value_of_a_span_are_its_own(read, span):
     assert example.labels == (0, 1, 0)
 
 
+@pytest.mark.parametrize(
+    "seen", [{"annotation_id": 7}, {"_task_hash": 1, "answer": "accept"}, {"label": None}]
+)
+def test_a_text_in_which_its_annotator_found_nothing_has_no_entity(read, seen):
+    """Label Studio leaves out the label then, and Prodigy the spans."""
+    rows = [{"text": "Mara sails", "label": [[0, 4, "PER"]]}, {"text": "Ole", **seen}]
+    labels = "labels: [O, B-PER, I-PER]\ntext_columns: text\n"
+    _, examples = read(TAGGING + labels, rows)
+    was_seen = "label" not in seen
+    assert [example.labels for example in examples] == [(1, 0), (0,)][: 1 + was_seen]
+
+
+def test_words_and_tags_without_a_header_are_no_table(read):
+    """BioBERT's files are called .tsv."""
+    labels = "labels: [O, B-X, I-X]\n"
+    with pytest.raises(InputError, match=r"and no header; name the file \.conll"):
+        read(TAGGING + labels, "Selegiline\tO\nhelps\tO\n", "train.tsv")
+
+
 def test_an_answer_without_a_place_is_a_whole_word_where_it_is_one(read):
     rows = [
         {"question": "What?", "context": "The start of art is art.", "answers": "The"},

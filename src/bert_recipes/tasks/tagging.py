@@ -327,6 +327,8 @@ class TaggedRows:
         column = label_column_of(self.task, row)
         if column is None and self.is_test:
             return None
+        if column is None and _is_annotated(row):
+            return []
         if column is None:
             names = f"of {', '.join(LABEL_COLUMNS)}"
             if self.task.label_column:
@@ -337,13 +339,25 @@ class TaggedRows:
         value = column_value(row, column, where)
         # Tables have an empty cell for a text that nobody annotated.
         is_empty = is_missing(value) or (isinstance(value, str) and not value.strip())
-        return None if is_empty else parse_cell(value)
+        if is_empty:
+            return [] if _is_annotated(row) else None
+        return parse_cell(value)
 
     def warn_of_spans(self) -> None:
         """Warn of the spans that could not be taken as they are."""
         for name, message in _WARNINGS.items():
             if self.counts[name]:
                 logger.warning(message, self.rows.source, self.counts[name])
+
+
+def _is_annotated(row: Row) -> bool:
+    """Return whether somebody has looked at a text, which has no entity if it has no label.
+
+    Label Studio then leaves out the label, and Prodigy the spans.
+    """
+    annotation = row.get("annotation_id")
+    is_of_label_studio = not is_missing(annotation) and annotation != ""
+    return is_of_label_studio or ("_task_hash" in row and row.get("answer") == "accept")
 
 
 def _tags_of_words(tags: Any, num_words: int, where: str) -> list[Any] | None:
@@ -416,6 +430,8 @@ def join_words(task: Task, rows: Rows, is_test: bool) -> NumberedRows:
     """
     numbered: NumberedRows = ((number, _flatten(task, row, is_test)) for number, row in rows.rows)
     start = list(itertools.islice(numbered, _NUM_ROWS_OF_A_LOOK))
+    for number, row in start[:1]:
+        _check_header(task, row, rows.where(number))
     sentence_column = _sentence_column(task, start, rows, is_test)
     numbered = itertools.chain(start, numbered)
     if sentence_column is None:
@@ -466,6 +482,16 @@ def join_words(task: Task, rows: Rows, is_test: bool) -> NumberedRows:
         )
     for sentence in sentences:
         yield sentence[LINES][0], sentence
+
+
+def _check_header(task: Task, row: Row, where: str) -> None:
+    """Refuse a file with a word and its tag a line, and no header, that is called a table."""
+    has_tag = any(name == OUTSIDE or name.startswith(("B-", "I-")) for name in map(str, row))
+    if has_tag and task.text_columns[0] not in row:
+        raise InputError(
+            f"{where}: the first line is a word and its tag, and no header; name the file .conll, "
+            "in which a line has a word and a blank line ends a sentence"
+        )
 
 
 def _sentence_column(
