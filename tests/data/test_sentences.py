@@ -97,10 +97,14 @@ CASES = [
     "მე ვარ ქართველი. | შენ ვინ ხარ? | კარგად ვარ!",
     "네. | 알겠습니다. | 빨리 해. | 늦겠어.",
     "가. 적용 범위는 다음과 같다. | 나. 목적",
-    # Irish, Vietnamese: a word of one letter with an accent. Swedish: "she" is no title
+    # Irish, Vietnamese: a word of one letter with an accent. Danish: "it" is no title
     "Chonaic m\u00e9 \u00e9. | Bh\u00ed s\u00e9 ann.",
     "\u0110\u1ed3ng \u00fd. | V\u00e2ng \u1ea1. | Anh \u0111i.",
-    "Tack, sa hon. | Han gick. | Sen. Smith stannade.",
+    "Jeg ser det. | Han gik. | Det. Smith blev. My hon. Friend agrees.",
+    # Russian and Czech: letters that shorten words
+    "\u0416\u0438\u043b \u0432 \u0433. \u041c\u043e\u0441\u043a\u0432\u0430 \u0438 "
+    "\u0441\u043c. \u0441. 15.",
+    "Podle z\u00e1kona \u010d. 89 plat\u00ed.",
     # Amharic with the full stop that many type
     "\u1230\u120b\u121d \u1290\u12cd\u1361\u1361 | \u12a0\u12ce\u1361\u1361",
     # Afrikaans and Dutch: the capital is behind a shortened word

@@ -270,6 +270,27 @@ def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_th
     assert by_steps["trainer"].state.global_step == 14
 
 
+def test_what_a_gpu_compiles_in_its_first_step_does_not_move_the_schedule(run, clock, monkeypatch):
+    """The warm-up of a short run would be over then."""
+
+    class Compile(TrainerCallback):
+        def on_step_begin(self, args, state, *_, **kwargs):
+            if state.global_step == 0:
+                clock[0] += 6.0
+
+    def start_from(self, checkpoint):
+        start_on_a_cpu(self, checkpoint)
+        self._first_step_seconds = None
+
+    start_on_a_cpu = BertTrainer._start_from
+    monkeypatch.setattr(BertTrainer, "_start_from", start_from)
+    by_clock = {"max_minutes": 0.3, "max_steps": -1, "warmup_steps": 0.25}
+    result = run("a", **by_clock, per_device_train_batch_size=8, callbacks=[Compile()])
+    assert result["trainer"].state.global_step == 12  # of 18 seconds the first two took 8
+    rates = logged(result["history"], "learning_rate")
+    assert rates[:5] == pytest.approx([0.0, 0.0, 0.0, 0.4e-3, 0.8e-3], rel=1e-4)
+
+
 class Momentum(TrainerCallback):
     """Keeps the momentum of Muon's matrices at each step."""
 

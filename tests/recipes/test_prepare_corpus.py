@@ -278,7 +278,7 @@ def test_a_few_long_paragraphs_without_sentences_are_warned_of_by_their_share(pr
     without_stops = " ".join(WORDS[:8] * 40)
     short = f"{' '.join(WORDS[:8])}.\n"
     prepare_text(f"{without_stops}\n{short * 60}\n" * 3)
-    assert "40% of the tokens stand in sentences of more than 128 tokens" in caplog.text
+    assert "37% of the tokens stand in sentences of more than 128 tokens" in caplog.text
 
 
 def test_what_is_around_the_text_is_warned_of(prepare, tmp_path, caplog):
@@ -291,7 +291,7 @@ def test_what_is_around_the_text_is_warned_of(prepare, tmp_path, caplog):
     assert "Project Gutenberg's header and licence are read as text" in caplog.text
     caplog.clear()
     prepare("sentences", [tmp_path / "leipzig_*.txt"])
-    assert "leipzig_a.txt: its lines begin with a number and a tab" in caplog.text
+    assert f"{tmp_path}: lines begin with a number and a tab" in caplog.text
 
 
 def test_books_and_rows_make_one_store(prepare, tmp_path):

@@ -29,6 +29,13 @@ def test_the_right_choice_is_a_letter_a_number_or_its_text(read, labels):
     assert [example.label for example in examples] == [2, 0]
 
 
+def test_a_choice_that_looks_like_a_list_is_its_text(read):
+    rows = [row_of(["[3]", "[1]", "[2]", "[]"], label) for label in ("[3]", "[]")]
+    rows.append(row_of(["+", "-", "*"], "-"))
+    _, examples = read(LIST, rows)
+    assert [example.label for example in examples] == [0, 3, 1]
+
+
 def test_a_choice_of_one_letter_is_its_text_where_the_letter_is_no_choice(read):
     _, (example,) = read(LIST, [row_of(["he", "I"], "I")])
     assert example.label == 1

@@ -653,7 +653,7 @@ def test_a_number_in_a_list_is_that_class_in_every_format(read):
 
 
 def test_minus_one_in_a_list_may_be_a_class_too(read):
-    rows = [{"text": "a", "label": [1]}, {"text": "b", "label": [-1]}]
+    rows = [{"text": "a", "label": [label]} for label in (1, -1, 0)]
     with pytest.raises(InputError, match=r"where -1 is a class, write labels: \[-1, 0, 1\]"):
         read(CLASSES, rows)
 
@@ -696,6 +696,12 @@ def test_a_class_may_be_a_dash_where_the_task_names_it(read):
     rows = [{"text": "a", "label": "+"}, {"text": "b", "label": "-"}]
     _, examples = read(CLASSES + "labels: ['+', '-']\n", rows)
     assert [example.label for example in examples] == [0, 1]
+
+
+def test_a_dash_beside_signs_is_a_class(read):
+    rows = [{"text": "a", "label": "+"}, {"text": "b", "label": "-"}]
+    task, _ = read(CLASSES, rows)
+    assert task.labels == ("+", "-")
 
 
 def test_no_class_has_an_empty_name(read):

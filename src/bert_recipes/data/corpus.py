@@ -558,7 +558,7 @@ def iter_documents(  # noqa: PLR0913  # the public signature
     for path in paths:
         if _is_text(path):
             lines = _check_lines(path, (line for _, line in reader.lines(path)))
-            documents = _cut_documents(lines, document_boundary, wrapped_lines)
+            documents = _cut_documents(lines, document_boundary, wrapped_lines, f"{path}: ")
         else:
             documents = _documents_of_rows(row_reader.read_file(path), wrapped_lines, counts)
         counts.files += 1
@@ -670,35 +670,37 @@ def _check_lines(path: Path, lines: Iterable[str]) -> Iterator[str]:
                 ".jsonl"
             )
         if line.startswith("*** START OF"):
-            _warn_of_gutenberg(path)
+            _warn_of_gutenberg(path.parent)
         if number <= NUMBERED_LINES and _NUMBERED.match(line):
             num_numbered += 1
             if num_numbered == NUMBERED_LINES:
-                _warn_of_numbers(path)
+                _warn_of_numbers(path.parent)
         yield line
 
 
 @cache
-def _warn_of_gutenberg(path: Path) -> None:
-    """Warn once of a file that is read several times."""
+def _warn_of_gutenberg(folder: Path) -> None:
+    """Warn once of a folder, whose files may be many and are read several times."""
     logger.warning(
-        "%s, and perhaps others: Project Gutenberg's header and licence are read as text, in "
-        "training and held out; cut off what is before '*** START OF' and after '*** END OF'",
-        path,
+        "%s: Project Gutenberg's header and licence are read as text, in training and held out; "
+        "cut off what is before '*** START OF' and after '*** END OF'",
+        folder,
     )
 
 
 @cache
-def _warn_of_numbers(path: Path) -> None:
-    """Warn once of a file that is read several times."""
+def _warn_of_numbers(folder: Path) -> None:
+    """Warn once of a folder, whose files may be many and are read several times."""
     logger.warning(
-        "%s: its lines begin with a number and a tab, which are read as text; keep the text alone: "
+        "%s: lines begin with a number and a tab, which are read as text; keep the text alone: "
         "cut -f2- OLD > NEW",
-        path,
+        folder,
     )
 
 
-def _cut_documents(lines: Iterable[str], boundary: str, wrapped_lines: bool) -> Iterator[list[str]]:
+def _cut_documents(
+    lines: Iterable[str], boundary: str, wrapped_lines: bool, place: str = ""
+) -> Iterator[list[str]]:
     """Cut lines into documents of paragraphs; `auto` is `blank_line` here."""
     paragraphs = _join_wrapped(lines) if wrapped_lines else map(str.strip, lines)
     document: list[str] = []
@@ -714,9 +716,9 @@ def _cut_documents(lines: Iterable[str], boundary: str, wrapped_lines: bool) -> 
             num_characters = 0
         if num_characters > MAX_DOCUMENT_CHARACTERS:
             raise InputError(
-                f"a document of more than {MAX_DOCUMENT_CHARACTERS:,} characters, held in memory "
-                f"as a whole; it begins {document[0]!r:.60}; end documents at blank lines, or say "
-                "that each line is one: --document_boundary line"
+                f"{place}a document of more than {MAX_DOCUMENT_CHARACTERS:,} characters, which is "
+                f"held in memory as a whole; it begins {document[0]!r:.60}; end documents at blank "
+                "lines, or say that each line is one: --document_boundary line"
             )
 
     if document:

@@ -110,9 +110,7 @@ _NOT_IN_STORE = (
     "output_dir",
     "overwrite",
     "num_processes",
-    # They decide what is refused: text that is read is the same with any.
-    "encoding_errors",
-    "max_line_bytes",
+    "max_line_bytes",  # text that is not refused is the same with any
 )
 
 
@@ -304,7 +302,9 @@ def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
 
     # All of them, before any is read: those that are held out come last, hours later.
     check_options([*train, *validation], arguments.document_boundary, arguments.wrapped_lines)
-    if arguments.document_boundary == "file" and 0 < len(validation) < MIN_DOCUMENTS:
+    are_files = all(format_suffix(path) == ".txt" for path in validation)
+    is_by_file = arguments.document_boundary == "file" and are_files
+    if is_by_file and 0 < len(validation) < MIN_DOCUMENTS:
         raise InputError(
             f"{len(validation)} file in validation_files, which is one document: at least "
             f"{MIN_DOCUMENTS} are needed, because a random next sentence comes from another one; "

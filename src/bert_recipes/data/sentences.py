@@ -6,6 +6,7 @@ unlisted abbreviation starts a new sentence.
 """
 
 import re
+import unicodedata
 
 from bert_recipes.scripts import CJK_TERMINATORS, OWN_STOPS, UNSPACED_CHARACTER
 
@@ -25,9 +26,8 @@ NEVER_LAST = _words(
     """
 )
 
-# Those of them that are words where they begin small: Danish and Norwegian "it", Swedish "she",
-# Finnish and Turkish "its" and "you".
-_ONLY_CAPITALIZED = _words("det hon sen")
+# Those of them that are words where they begin small: Danish and Norwegian "it", Turkish "you".
+_ONLY_CAPITALIZED = _words("det sen")
 
 # A number follows: "No. 5", "Fig. 2", "Vol. IV". Without one the word is a word, or ends its
 # sentence.
@@ -213,9 +213,11 @@ def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
         return word in _KOREAN_LETTERS and _begins_sentence(text, begin, stop - 1)
     if len(word) == 1 and word.isalpha():
         # The English pronoun can end a sentence ("taller than I."), an initial cannot ("George I.
-        # Smith"). Irish "me e." with accents: a small letter that is not ASCII is a word.
-        is_word = word == "I" or (word.islower() and not word.isascii())
-        return not (is_word and len(words) > 1 and words[-2].islower())
+        # Smith"). A vowel with an accent is a word, as in Irish and Vietnamese.
+        before = words[-2] if len(words) > 1 else ""
+        is_pronoun = word == "I" and before.islower()
+        has_accent = unicodedata.normalize("NFD", word)[0] in "aeiouy" and not word.isascii()
+        return not (is_pronoun or (has_accent and before[-1:].isalpha()))
     if word.isdigit() or _ROMAN.fullmatch(word):
         # An enumeration ("1. Apples") has nothing before its number.
         begins_sentence = _begins_sentence(text, begin, stop - len(word))
@@ -250,7 +252,7 @@ def _is_abbreviation(word: str, text: str, end: int) -> bool:
 # Our own rule for "extract only the text passages": see is_passage.
 MIN_PASSAGE_WORDS = 8
 _LIST_MARKS = ("*", "#", "|", "-", "\u2022", "\u2013", "=", "!", ":", ";", "{", "<")
-_PASSAGE_END = re.compile(rf"[{_SPACED_TERMINATORS}{_UNSPACED}][{_CLOSERS}]*$")
+_PASSAGE_END = re.compile(rf"(?:[{_SPACED_TERMINATORS}{_UNSPACED}]|\u1361\u1361)[{_CLOSERS}]*$")
 # Thai and Lao have no full stop. After the last letter stand at most a year ("B.E. 2563"), a
 # number, and closing quotes and brackets.
 _END_WITHOUT_STOP = re.compile(rf"[\u0e00-\u0eff][\s0-9.({_CLOSERS}]*$")

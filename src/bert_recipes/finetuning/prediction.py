@@ -77,7 +77,7 @@ def read_chunks(
     if is_text and not (is_tagging and has_columns(path, task)):
         rows = Rows(str(path), "line", _text_rows(path, [*task.text_columns, *task.choice_columns]))
     else:
-        # Between words in rows a blank line ends a sentence.
+        # A table of words may have blank lines between its sentences.
         rows = open_file(replace(task, label_column=""), path, are_inputs=not is_tagging)
         if format_suffix(path) in (".json", ".jsonl"):
             rows = replace(rows, rows=_fill_columns(rows.rows))

@@ -48,7 +48,7 @@ def trained_on(run: RunFiles) -> dict[str, Any]:
     base = run.results.get("base_model") or {}
     return {
         "training data": data.get("fingerprint") or data.get("sha256"),
-        "base model": base.get("sha256") or base.get("revision") or base.get("name"),
+        "base model": base.get("revision") or base.get("sha256") or base.get("name"),
     }
 
 

@@ -745,6 +745,8 @@ class Sweep:
         hashes = {name: split.get("sha256") for name, split in results.get("splits", {}).items()}
         base = results.get("base_model", {})
         hashes["checkpoint"] = base.get("sha256")
+        if hashes["checkpoint"] is None:  # weights in several files, of the Hub
+            hashes["revision"] = base.get("revision")
         settings = tuple(combination.settings.get(name) for name in _OF_DATA)
         first_folder, first_hashes = self.hashes.setdefault(settings, (folder, hashes))
         changed = []

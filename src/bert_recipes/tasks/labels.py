@@ -65,8 +65,13 @@ def only_label(value: Any) -> Any:
 
 
 def is_hidden(value: Any) -> bool:
-    """Return whether a cell of a label column holds -1, SNLI's "-", or nothing at all."""
-    return label_text(value) in ("", "-1", "-")
+    """Return whether a cell of a label column holds -1, or nothing at all."""
+    return label_text(value) in ("", "-1")
+
+
+def are_words(names: Collection[str]) -> bool:
+    """Return whether names have letters: beside such a "-" is no class, but SNLI's "no label"."""
+    return all(any(map(str.isalpha, name)) for name in names)
 
 
 def is_number(text: str) -> bool:
@@ -147,7 +152,7 @@ class ClassLabels:
         if name in self._by_name:
             self._keep_to_one_way("name", value, where)
             return self._by_name[name]
-        if is_hidden(value):
+        if is_hidden(value) or (text == "-" and are_words(self.names)):
             return None
         if text not in self._by_number:
             raise InputError(
@@ -316,7 +321,7 @@ def _split_labels(task: Task, value: Any, where: str, has_lists: bool) -> list[A
         labels = labels.get("choices")
     if isinstance(labels, str):
         labels = _split_text(task, labels)
-    if isinstance(labels, str) and has_lists:
+    if isinstance(labels, str) and has_lists and not re.search("[,;|]", labels):
         labels = [labels.strip()]
     if not isinstance(labels, list):
         raise InputError(
@@ -330,8 +335,10 @@ def _split_text(task: Task, text: str) -> Any:
     if not text.strip():
         return []
     if task.label_separator is not None:
-        labels = map(str.strip, text.split(task.label_separator))
-        return list(filter(None, labels))  # forms write a separator behind the last one too
+        labels = [label.strip() for label in text.split(task.label_separator)]
+        if len(labels) > 1 and not labels[-1]:  # forms write one behind the last label, too
+            labels.pop()
+        return labels
     flags = re.split(r"[\s,;]+", text.strip())
     return flags if _is_multi_hot(flags, len(task.labels)) else text
 
@@ -426,8 +433,9 @@ def find_labels(task: Task, values: Iterable[Any]) -> list[str]:
             )
         names.update(map(label_text, labels))
     names -= {"", "-1"}
-    if task.kind == "sequence_classification":
-        names.discard("-")  # SNLI has it where the annotators did not agree
+    others = names - {"-"}
+    if task.kind == "sequence_classification" and len(others) > 1 and are_words(others):
+        names = others  # the annotators did not agree
     if OUTSIDE in names:
         return complete_tags(names)
     return sorted(names, key=float if all(map(is_number, names)) else None)

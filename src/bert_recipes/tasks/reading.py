@@ -241,10 +241,11 @@ def _choice_number(
         number = ClassLabels(task, names or None).class_of(value, where)
         if number is None:
             return None
-    elif is_hidden(only_label(value)):
-        return None
     else:
-        number = _number_without_names(only_label(value), endings, where)
+        only = value if str(value) in endings else only_label(value)
+        if is_hidden(only) and str(only) not in endings:
+            return None
+        number = _number_without_names(only, endings, where)
     if number is not None and number < len(endings):
         return number
 
@@ -469,8 +470,8 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
             elif task.kind == "token_classification":
                 advice = "; write [] where a text has no entity"
             raise InputError(
-                f"{rows.where(first_hidden)}: the label is hidden (-1 or empty), but {rows.unit} "
-                f"{labelled[0][0]} has one: label all or none{advice}"
+                f"{rows.where(first_hidden)}: the label is hidden (-1, - or empty), but "
+                f"{rows.unit} {labelled[0][0]} has one: label all or none{advice}"
             )
         num_rows = len(labelled) + len(hidden)
         message = "%s: %d of %d rows have no label and are left out (the first: %s %d)"
@@ -478,7 +479,7 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
         num_left_out += len(hidden)
     if hidden and not labelled and need_labels:
         raise InputError(
-            f"{rows.where(hidden[0][0])}: the label is hidden (-1 or empty): a test set with "
+            f"{rows.where(hidden[0][0])}: the label is hidden (-1, - or empty): a test set with "
             "labels -1 can be predicted, not measured"
         )
     return ReadExamples([example for _, example in labelled or hidden], num_left_out)

@@ -281,6 +281,8 @@ class TaggedRows:
         column = self.task.text_columns[0]
         words = parse_cell(column_value(row, column, where))
         tags = self._tags_of(row, where)
+        if tags is None and isinstance(words, str) and _is_annotated(row):
+            tags = []
         if isinstance(words, str) and is_broken_list(words):
             raise InputError(
                 f"{where}: column '{column}' holds a list that is broken: {words!r:.60}; a bare "
@@ -328,7 +330,7 @@ class TaggedRows:
         if column is None and self.is_test:
             return None
         if column is None and _is_annotated(row):
-            return []
+            return None
         if column is None:
             names = f"of {', '.join(LABEL_COLUMNS)}"
             if self.task.label_column:
@@ -339,9 +341,7 @@ class TaggedRows:
         value = column_value(row, column, where)
         # Tables have an empty cell for a text that nobody annotated.
         is_empty = is_missing(value) or (isinstance(value, str) and not value.strip())
-        if is_empty:
-            return [] if _is_annotated(row) else None
-        return parse_cell(value)
+        return None if is_empty else parse_cell(value)
 
     def warn_of_spans(self) -> None:
         """Warn of the spans that could not be taken as they are."""

@@ -673,9 +673,9 @@ class BertTrainer(RecipeTrainer):
 
     def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Predict as stock, with `compute_metrics`; rows need not have a label of pairs."""
-        labels = [name for name in ("labels", "next_sentence_label") if name in inputs]
-        if self._is_ours and labels:
-            self.label_names = labels
+        if self._is_ours and self.args.label_names is None and "labels" in inputs:
+            names = ("labels", "next_sentence_label")
+            self.label_names = [name for name in names if name in inputs]
         return super().prediction_step(model, inputs, *args, **kwargs)
 
     # Loss

@@ -373,7 +373,6 @@ class StopOnSignal(TrainerCallback):
 
     def begin(self) -> None:
         """Begin a training."""
-        self.signal = None
         self.is_stopped = False
         # Whether any process was asked to stop, and how many: `RecipeTrainer._share_counts`.
         self.is_asked = False

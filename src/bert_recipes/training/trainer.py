@@ -430,7 +430,8 @@ class RecipeTrainer(Trainer):
             self.clock *= minutes_before / self.args.max_minutes
         self._longest_pause = self._loaded_state.get("longest_pause", 0.0)
         self._first_step_seconds = None
-        if checkpoint is not None:  # of earlier versions, which counted from the start
+        # Earlier versions counted from the start. On a CPU nothing is compiled in a step.
+        if checkpoint is not None or self.args.device.type == "cpu":
             self._first_step_seconds = self._loaded_state.get("first_step_seconds", 0.0)
         self._shared_clock = PreviousNumber()
         self.kept_steps = self._loaded_state.get("kept_steps", [])
@@ -558,8 +559,9 @@ class RecipeTrainer(Trainer):
     def _interrupt(self, number: int, place: str, continuation: str) -> NoReturn:
         signal_name = signal.Signals(number).name
         message = f"stopped by {signal_name} {place}"
-        if self.state.max_steps and not isinstance(self.args, RunArguments):
-            message += "; train(resume_from_checkpoint=True) resumes the training"
+        if not isinstance(self.args, RunArguments):
+            if self.state.global_step < self.state.max_steps:
+                message += "; train(resume_from_checkpoint=True) resumes the training"
         elif self.state.max_steps:  # what only measures or predicts begins again
             flags = "" if self.args.resume == "auto" else " with --resume auto"
             if self.args.overwrite_run:
@@ -697,9 +699,10 @@ class RecipeTrainer(Trainer):
         return torch.cat([items, self.count_work(tensors, items)])
 
     def _elapsed_fraction(self) -> float:
-        """Return this process's fraction of `max_minutes`, counted from the end of the first step.
+        """Return this process's fraction of `max_minutes`.
 
-        A GPU compiles in the first step, which would carry a short run past its warm-up. For the
+        On a GPU it is counted from the end of the first step: this one compiles, which would carry
+        a short run past its warm-up. For the
         evaluation and the checkpoint at the end as much time is set aside as the longest pause up
         to now took.
         """
