@@ -100,7 +100,7 @@ CASES = [
     # Irish, Vietnamese: a word of one letter with an accent. Danish: "it" is no title
     "Chonaic m\u00e9 \u00e9. | Bh\u00ed s\u00e9 ann.",
     "\u0110\u1ed3ng \u00fd. | V\u00e2ng \u1ea1. | Anh \u0111i.",
-    "Jeg ser det. | Han gik. | Det. Smith blev. My hon. Friend agrees.",
+    "Jeg ser det. | Han gik. | Det. Smith blev. | My hon. Friend agrees.",
     # Russian and Czech: letters that shorten words
     "\u0416\u0438\u043b \u0432 \u0433. \u041c\u043e\u0441\u043a\u0432\u0430 \u0438 "
     "\u0441\u043c. \u0441. 15.",

@@ -36,6 +36,12 @@ def test_a_choice_that_looks_like_a_list_is_its_text(read):
     assert [example.label for example in examples] == [0, 3, 1]
 
 
+def test_a_hidden_label_is_no_choice_of_its_name(read):
+    options = ["Yes", "None"]
+    _, examples = read(LIST, [row_of(options, None), row_of(options, "A")])
+    assert [example.label for example in examples] == [0]
+
+
 def test_a_choice_of_one_letter_is_its_text_where_the_letter_is_no_choice(read):
     _, (example,) = read(LIST, [row_of(["he", "I"], "I")])
     assert example.label == 1

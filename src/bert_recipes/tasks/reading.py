@@ -242,8 +242,9 @@ def _choice_number(
         if number is None:
             return None
     else:
-        only = value if str(value) in endings else only_label(value)
-        if is_hidden(only) and str(only) not in endings:
+        is_choice = isinstance(value, str) and value.strip() != "" and value in endings
+        only = value if is_choice else only_label(value)
+        if is_hidden(only) and not is_choice:
             return None
         number = _number_without_names(only, endings, where)
     if number is not None and number < len(endings):

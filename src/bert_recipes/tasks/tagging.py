@@ -329,7 +329,8 @@ class TaggedRows:
         column = label_column_of(self.task, row)
         if column is None and self.is_test:
             return None
-        if column is None and _is_annotated(row):
+        has_labels = any(name in row for name in LABEL_COLUMNS)
+        if column is None and _is_annotated(row) and not has_labels:
             return None
         if column is None:
             names = f"of {', '.join(LABEL_COLUMNS)}"

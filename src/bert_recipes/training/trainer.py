@@ -389,6 +389,9 @@ class RecipeTrainer(Trainer):
                     output = super().train(resume_from_checkpoint, **kwargs)
                 except BaseException:
                     end_workers()
+                    # A later call begins anew.
+                    self.is_in_train = False
+                    self.stop_request.signal = None
                     raise
                 self._read_norm()
                 self._stop_if_asked()
@@ -560,7 +563,7 @@ class RecipeTrainer(Trainer):
         signal_name = signal.Signals(number).name
         message = f"stopped by {signal_name} {place}"
         if not isinstance(self.args, RunArguments):
-            if self.state.global_step < self.state.max_steps:
+            if 0 < self.state.global_step < self.state.max_steps:
                 message += "; train(resume_from_checkpoint=True) resumes the training"
         elif self.state.max_steps:  # what only measures or predicts begins again
             flags = "" if self.args.resume == "auto" else " with --resume auto"
