@@ -357,6 +357,10 @@ def test_descriptions_of_files_hold_no_absolute_path(tmp_path):
         {"name": "corpus/books/1.txt", "bytes": 3},
         {"name": "corpus/wiki/2.txt", "bytes": 1},
     ]
+    write(tmp_path / "private" / "3.txt", "ef")
+    (tmp_path / "corpus" / "news").symlink_to(tmp_path / "private")
+    (described,) = describe_files([tmp_path / "corpus" / "news" / "3.txt"])
+    assert described == {"name": "news/3.txt", "bytes": 2}
 
 
 @pytest.mark.parametrize(

@@ -254,15 +254,17 @@ def check_pattern(pattern: str) -> None:
 def describe_files(files: Sequence[Path]) -> list[dict[str, str | int]]:
     """Return name and size in bytes of each file.
 
-    Names start at the deepest folder that all of them share.
+    Names start at the deepest folder that all of them share, as it was given: where a link leads to
+    is nobody's business. Files that share no folder are named with their own alone.
     """
     if not files:
         return []
 
-    folders = [os.path.realpath(path.parent) for path in files]
-    base = os.path.dirname(os.path.commonpath(folders))
+    folders = [os.path.abspath(path.parent) for path in files]
+    shared = os.path.commonpath(folders)
     descriptions: list[dict[str, str | int]] = []
     for folder, path in zip(folders, files, strict=True):
+        base = os.path.dirname(folder if shared == os.sep else shared)
         name = Path(folder, path.name).relative_to(base).as_posix()
         descriptions.append({"name": name, "bytes": path.stat().st_size})
     return descriptions
