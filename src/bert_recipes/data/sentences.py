@@ -204,25 +204,32 @@ def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
     """
     # Room for the abbreviation and for the end of the word before it.
     window_begin = max(begin, stop - 2 * _LONGEST_ABBREVIATION)
-    words = text[window_begin:stop].split()
-    word = words[-1].lstrip(_OPENERS) if words else ""
+    words = ["", *text[window_begin:stop].split()]
+    word = words[-1].lstrip(_OPENERS)
     if len(word) > _LONGEST_ABBREVIATION or not word:
         return False
     if len(word) == 1 and "\uac00" <= word <= "\ud7a3":
         # A Korean syllable is a word, or counts as a letter does.
         return word in _KOREAN_LETTERS and _begins_sentence(text, begin, stop - 1)
     if len(word) == 1 and word.isalpha():
-        # The English pronoun can end a sentence ("taller than I."), an initial cannot ("George I.
-        # Smith"). A vowel with an accent is a word, as in Irish and Vietnamese.
-        before = words[-2] if len(words) > 1 else ""
-        is_pronoun = word == "I" and before.islower()
-        has_accent = unicodedata.normalize("NFD", word)[0] in "aeiouy" and not word.isascii()
-        return not (is_pronoun or (has_accent and before[-1:].isalpha()))
+        return not _is_word_of_one_letter(word, words[-2])
     if word.isdigit() or _ROMAN.fullmatch(word):
         # An enumeration ("1. Apples") has nothing before its number.
         begins_sentence = _begins_sentence(text, begin, stop - len(word))
         return begins_sentence and len(word) <= _LONGEST_ENUMERATOR
     return _is_abbreviation(word, text, end)
+
+
+def _is_word_of_one_letter(letter: str, before: str) -> bool:
+    """Return whether a letter behind the word `before` is a word, and no initial.
+
+    The English pronoun is one in "taller than I.", and not in "George I. Smith"; so is a vowel with
+    an accent, as in Irish and Vietnamese.
+    """
+    if letter == "I":
+        return before.islower()
+    base = unicodedata.normalize("NFD", letter)[0]
+    return base != letter and base in "aeiouy" and before[-1:].isalpha()
 
 
 def _begins_sentence(text: str, begin: int, place: int) -> bool:

@@ -187,9 +187,11 @@ def _is_whole(match: re.Match[str]) -> bool:
     """Return whether a match begins and ends at the ends of words."""
     text = match.string
     begin, end = match.span()
-    cuts_begin = text[begin - 1 : begin].isalnum() and text[begin].isalnum()
-    cuts_end = text[end : end + 1].isalnum() and text[end - 1].isalnum()
-    return not (cuts_begin or cuts_end)
+    before = text[begin - 1 : begin]
+    after = text[end : end + 1]
+    if before.isalnum() and text[begin].isalnum():
+        return False
+    return not (after.isalnum() and text[end - 1].isalnum())
 
 
 class AnswerOffsets:
