@@ -249,18 +249,13 @@ class FineTuningTrainer(RecipeTrainer):
         return training_flops(model.config, work, nsp=False, pooler=has_pooler)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the rate of real tokens (no padding, all processes), for trackers MFU too.
-
-        Epochs are passes over the examples.
-        """
+        """Add the rate of real tokens (no padding, all processes), for trackers MFU too."""
         if "loss" in logs:
             logs.update(self.meter.read(self.accelerator))
             # Measuring the machine takes seconds, longer than many a fine-tuning run: only where a
             # tracker records it.
             if self.args.report_to:
                 logs.update(self.throughput())
-        if self.train_dataset is not None:
-            self.state.epoch = self.epochs_at(self.state.global_step)
         super().log(logs, start_time)
 
     # Evaluation and prediction

@@ -463,7 +463,9 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
     if labelled and hidden:
         # An empty label was forgotten; -1 may be a class.
         hidden_minus_ones = [number for number, _ in hidden if number in minus_ones]
-        first_hidden = [*hidden_minus_ones, hidden[0][0]][0]
+        first_hidden, _ = hidden[0]
+        if hidden_minus_ones:
+            first_hidden = hidden_minus_ones[0]
         if is_test or hidden_minus_ones:
             advice = ""
             if hidden_minus_ones:

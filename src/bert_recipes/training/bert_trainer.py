@@ -738,9 +738,6 @@ class BertTrainer(RecipeTrainer):
             loss_names = ("mlm_loss", f"{self.pairs_task}_loss")
             logs.update(self.meter.read(self.accelerator, loss_names))
             logs.update(self.throughput())
-        if self._order is not None:
-            # Stock counts a pass of the loader, which is a whole phase; count passes over the data.
-            self.state.epoch = self.epochs_at(self.state.global_step)
         super().log(logs, start_time)
 
     def epochs_at(self, step: float) -> float:

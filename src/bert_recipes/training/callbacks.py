@@ -298,6 +298,10 @@ class CountEpochs(TrainerCallback):
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
 
+    def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """Set the epochs of a state that may be resumed, in front of a first evaluation."""
+        state.epoch = self.trainer.epochs_at(state.global_step)
+
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Set the epochs of the state."""
         state.epoch = self.trainer.epochs_at(state.global_step)
