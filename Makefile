@@ -27,6 +27,7 @@ PORT ?= 7860
 TABLE ?=
 PROFILE ?= cpu
 TEXT ?=
+VALIDATION ?=
 BLIMP ?=
 RECIPE ?=
 SEEDS ?=
@@ -121,6 +122,9 @@ pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base STORE=my_
 BABYLM := data/babylm
 BABYLM_CONFIG = $(or $(CONFIG),babylm_night)
 BABYLM_RUN = $(or $(RUN),runs/$(BABYLM_CONFIG))
+# What the store is of: two lines of a file.
+BABYLM_TEXT = $$(sed -n 1p $(BABYLM)/text)
+BABYLM_VALIDATION = $$(sed -n 2p $(BABYLM)/text)
 # Results that are older than the store are of another text: then training starts, which refuses the folder.
 BABYLM_IS_TRAINED = test ! -f $(BABYLM_RUN)/unfinished -a $(BABYLM_RUN)/all_results.json -nt $(BABYLM)/store/store.json
 
@@ -128,22 +132,22 @@ $(BABYLM)/tokenizer/vocab.txt:
 	$(PYTHON) tokenizer/train.py --config tokenizer/configs/babylm.yaml --files $(TEXT)
 
 $(BABYLM)/store/store.json: $(BABYLM)/tokenizer/vocab.txt
-	$(PYTHON) recipes/prepare_corpus.py --config recipes/configs/corpus/babylm.yaml --files $(TEXT)
+	$(PYTHON) recipes/prepare_corpus.py --config recipes/configs/corpus/babylm.yaml --files $(TEXT) $(if $(VALIDATION),--validation_files $(VALIDATION))
 
 # An unfinished run is resumed. A finished one is only scored, unless ARGS has one of these.
 BABYLM_STARTS = $(filter --overwrite_run% --resume% --estimate%,$(ARGS))
 
-babylm: check-names $(READY)  ## ten million words in a night, with BLiMP over the words seen: TEXT=my_texts BLIMP=blimp/data; CONFIG=babylm_gpu for a GPU
+babylm: check-names $(READY)  ## ten million words in a night, with BLiMP over the words seen: TEXT=my_texts BLIMP=blimp/data [VALIDATION=held_out_texts]; CONFIG=babylm_gpu for a GPU
 	@if test ! -f $(BABYLM)/text; then \
-		test -n "$(TEXT)" || { echo "error: give TEXT=, a folder of .txt files, one a document" >&2; exit 1; }; \
-		ls $(TEXT) > /dev/null; \
+		test -n "$(TEXT)" || { echo "error: give TEXT=, a folder of .txt or .train files, one a document" >&2; exit 1; }; \
+		ls $(TEXT) $(VALIDATION) > /dev/null; \
 		mkdir -p $(BABYLM); \
-		echo "$(TEXT)" > $(BABYLM)/text; \
-	elif test -n "$(TEXT)" -a "$(TEXT)" != "$$(cat $(BABYLM)/text)"; then \
-		echo "error: $(BABYLM) is of TEXT=$$(cat $(BABYLM)/text); remove it and runs/babylm_* for another text" >&2; \
+		printf '%s\n' "$(TEXT)" "$(VALIDATION)" > $(BABYLM)/text; \
+	elif test -n "$(TEXT)" -a "$(TEXT)" != "$(BABYLM_TEXT)" || test -n "$(VALIDATION)" -a "$(VALIDATION)" != "$(BABYLM_VALIDATION)"; then \
+		echo "error: $(BABYLM) is of TEXT=$(BABYLM_TEXT) VALIDATION=$(BABYLM_VALIDATION); remove it and runs/babylm_* for another text" >&2; \
 		exit 1; \
 	fi
-	$(MAKE) $(BABYLM)/store/store.json TEXT="$$(cat $(BABYLM)/text)"
+	$(MAKE) $(BABYLM)/store/store.json TEXT="$(BABYLM_TEXT)" VALIDATION="$(BABYLM_VALIDATION)"
 	@if test -z "$(BABYLM_STARTS)" && $(BABYLM_IS_TRAINED); then \
 		echo "$(BABYLM_RUN) is finished and scored as it is; RUN=FOLDER trains another"; \
 	else \

@@ -8,10 +8,9 @@ An article is a document, a line of it a paragraph.
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +23,6 @@ ROOT = Path(__file__).resolve().parents[1]
 DATASET = ("Salesforce/wikitext", "wikitext-103-raw-v1")
 # Split -> its file in a local copy.
 FILES = {"train": "wiki.train.raw", "validation": "wiki.valid.raw"}
-TITLE = re.compile(r" = [^=].* = ")
 
 
 @dataclass
@@ -48,29 +46,21 @@ def read_lines(split: str, text_dir: str | None) -> Iterable[str]:
     return file.read_text(encoding="utf-8").split("\n")
 
 
-def separate_articles(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines that have text, with an empty line before each title of an article."""
-    for line in lines:
-        if TITLE.fullmatch(line.rstrip("\n")):
-            yield ""
-        if line.strip():
-            yield line.strip()
-
-
 def main() -> None:
     """Write the text, then call the recipes that make vocabulary and store."""
     (args,) = parse_arguments(WikiTextArguments)
     folder = Path(args.output_dir)
     for split in FILES:
         (folder / split).mkdir(parents=True, exist_ok=True)
-        text = "\n".join(separate_articles(read_lines(split, args.text_dir)))
-        (folder / split / "documents.txt").write_text(text.lstrip() + "\n", encoding="utf-8")
+        text = "\n".join(read_lines(split, args.text_dir))
+        (folder / split / "documents.txt").write_text(text, encoding="utf-8")
 
     tokenizer = ["tokenizer/train.py", "--config", "tokenizer/configs/quickstart.yaml"]
     tokenizer += ["--files", str(folder / "train"), "--output_dir", str(folder / "tokenizer")]
     tokenizer += ["--vocab_size", str(args.vocab_size)]
     store = ["recipes/prepare_corpus.py", "--config", "recipes/configs/corpus/quickstart.yaml"]
     store += ["--files", str(folder / "train"), "--validation_files", str(folder / "validation")]
+    store += ["--document_boundary", "heading"]
     store += ["--tokenizer", str(folder / "tokenizer"), "--output_dir", str(folder / "store")]
     for command in (tokenizer, store):
         script, *flags = command

@@ -168,9 +168,24 @@ def test_babylm_refuses_another_text_than_that_of_its_store(repository, tmp_path
     done = make(repository, "babylm", f"BABYLM={tmp_path}", "TEXT=others")
     assert done.returncode != 0
     assert done.stderr.startswith(
-        f"error: {tmp_path} is of TEXT=my_texts; remove it and runs/babylm_* for another text"
+        f"error: {tmp_path} is of TEXT=my_texts VALIDATION=; remove it and runs/babylm_*"
     )
+    done = make(repository, "babylm", f"BABYLM={tmp_path}", "TEXT=my_texts", "VALIDATION=dev")
+    assert "is of TEXT=my_texts VALIDATION=;" in done.stderr
     assert make(repository, "babylm", f"BABYLM={tmp_path}").returncode == 0  # PYTHON=true
+
+
+def test_babylm_holds_out_the_given_text(repository, tmp_path):
+    for folder in ("train_10M", "dev"):
+        (tmp_path / folder).mkdir()
+    text = f"TEXT={tmp_path}/train_10M"
+    validation = f"VALIDATION={tmp_path}/dev"
+    folder = f"BABYLM={tmp_path}/babylm"
+    done = make(repository, "babylm", folder, text, validation)
+    assert f"--files {tmp_path}/train_10M --validation_files {tmp_path}/dev\n" in done.stdout
+    assert f"babylm.yaml --files {tmp_path}/train_10M\n" in done.stdout  # the tokenizer
+    again = make(repository, "babylm", folder)
+    assert f"--validation_files {tmp_path}/dev\n" in again.stdout
 
 
 @pytest.mark.parametrize(

@@ -14,26 +14,6 @@ from speedrun_clock import Goal
 from bert_recipes.data.store import open_store
 
 
-# As in WikiText-103: spaces around every line, titles of articles with one sign, of sections more.
-LINES = [
-    " \n",
-    " = Homarus = \n",
-    " \n",
-    " A lobster . \n",
-    " = = Range = = \n",
-    " It is blue . \n",
-    " = Pi = 3 = \n",
-    " A number . \n",
-]
-
-
-def test_an_article_begins_at_its_title():
-    """A section does not, and neither does an equation in a line of text."""
-    expected = ["", "= Homarus =", "A lobster .", "= = Range = =", "It is blue ."]
-    assert list(wikitext.separate_articles(LINES)) == [*expected, "", "= Pi = 3 =", "A number ."]
-    assert list(wikitext.separate_articles([" a = b = \n"])) == ["a = b ="]
-
-
 def write_wikitext(folder):
     """Sixty articles of a few words each, and ten held out."""
     rng = np.random.default_rng(0)

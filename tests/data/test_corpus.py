@@ -448,6 +448,44 @@ def test_a_parquet_file_without_text_is_one_line(tmp_path, table, part):
     assert part in message
 
 
+# As in WikiText-103: spaces around every line, titles of articles with one sign, of sections more.
+WIKITEXT = """ \n = Homarus = \n \n A lobster . \n = = Range = = \n It is blue . \n
+ = Pi = 3 = \n a = b = \n= c\n = = d = \n"""
+
+
+def test_an_article_begins_at_its_heading(tmp_path, caplog):
+    """A section does not, and neither does an equation in a line of text."""
+    wikitext = write(tmp_path / "wikitext" / "wiki.train.raw", WIKITEXT)
+    assert read(wikitext, document_boundary="heading") == [
+        ["= Homarus =", "A lobster .", "= = Range = =", "It is blue ."],
+        ["= Pi = 3 =", "a = b =", "= c", "= = d ="],
+    ]
+    assert not caplog.messages
+    assert len(read(wikitext)) == 3
+    assert caplog.text.count("lines such as '= Title =' begin articles") == 1
+
+
+def test_books_of_babylm_begin_at_their_headings(tmp_path):
+    """The first has another number of signs than WikiText's; a file may have none."""
+    books = "= = = PG1 = = =\nOne .\n\nTwo .\n= = = PG2 = = =\nThree .\n= A =\n"
+    write(tmp_path / "gutenberg.train", books)
+    write(tmp_path / "childes.train", "*MOT: four .\n\n*CHI: five .\n")
+    assert read(tmp_path, document_boundary="heading") == [
+        ["*MOT: four .", "*CHI: five ."],
+        ["= = = PG1 = = =", "One .", "Two ."],
+        ["= = = PG2 = = =", "Three .", "= A ="],
+    ]
+
+
+def test_files_of_babylm_and_wikitext_are_text(tmp_path):
+    names = ["childes.dev", "childes.train", "wiki.raw", "wiki.train.tokens.gz", "b.txt"]
+    for name in names:
+        write(tmp_path / name, "x")
+    write(tmp_path / "model.bin", "x")
+
+    assert [path.name for path in find_files(tmp_path)] == sorted(names)
+
+
 def test_missing_and_empty_paths_are_named(tmp_path):
     (tmp_path / "empty").mkdir()
 
@@ -537,11 +575,30 @@ def test_the_hub_offline_fails_at_once_and_names_files():
         next(iter_hub_documents(("wikimedia/wikipedia", "20231101.en", "train")))
 
 
-def test_rows_of_the_hub_are_documents(monkeypatch):
-    rows = [{"text": "a1\n\na2"}, {"text": ""}, {"text": "b1"}]
-    stand_in = types.SimpleNamespace(load_dataset=lambda *args, **options: rows)
-    monkeypatch.setitem(sys.modules, "datasets", stand_in)
-    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **options: None)
+@pytest.fixture
+def on_the_hub(monkeypatch):
+    """Let the Hub have a data set of these rows."""
+
+    def put(rows):
+        stand_in = types.SimpleNamespace(load_dataset=lambda *args, **options: rows)
+        monkeypatch.setitem(sys.modules, "datasets", stand_in)
+        monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **options: None)
+
+    return put
+
+
+def test_rows_of_the_hub_may_be_lines_of_articles(on_the_hub):
+    """Those of Salesforce/wikitext are."""
+    on_the_hub([{"text": line} for line in WIKITEXT.splitlines(keepends=True)])
+    counts = CorpusCounts()
+    dataset = ("Salesforce/wikitext", "wikitext-103-raw-v1", "train")
+    documents = list(iter_hub_documents(dataset, document_boundary="heading", counts=counts))
+    assert [document[0] for document in documents] == ["= Homarus =", "= Pi = 3 ="]
+    assert counts.documents == 2
+
+
+def test_rows_of_the_hub_are_documents(on_the_hub):
+    on_the_hub([{"text": "a1\n\na2"}, {"text": ""}, {"text": "b1"}])
     counts = CorpusCounts()
 
     dataset = ("owner/name", None, "train")

@@ -12,6 +12,7 @@ from small_corpora import write_vocabulary
 from bert_recipes.data.prepare import (
     CorpusArguments,
     Preparation,
+    find_sources,
     held_out_threshold,
     prepare_store,
 )
@@ -95,6 +96,22 @@ def test_an_edit_that_changes_the_size_of_a_file_makes_its_shard_again_alone(tmp
     (tmp_path / "b.txt").write_text("The red apple falls. A tree grows and falls.\n")
 
     assert prepare_store(arguments, load_tokenizer(vocabulary)).kept_shards == 1
+
+
+def test_files_to_train_on_that_are_named_for_measuring_are_a_warning(tmp_path, caplog):
+    for name in ("wiki.train.raw", "wiki.test.raw", "latest.txt"):
+        (tmp_path / name).write_text("A tree grows.")
+    arguments = CorpusArguments(tokenizer="t", output_dir="store", files=[str(tmp_path)])
+    assert len(find_sources(arguments)) == 3
+    (warning,) = caplog.messages
+    assert warning.startswith("1 files to train on are named as if they were for measuring")
+    assert "wiki.test.raw" in warning
+
+    caplog.clear()
+    held_out = replace(arguments, validation_files=[str(tmp_path / "wiki.test.raw")])
+    splits = [split for split, _ in find_sources(held_out)]
+    assert splits == ["train", "train", "validation"]
+    assert not caplog.messages
 
 
 def test_of_a_few_documents_of_the_hub_some_are_held_out(tmp_path, monkeypatch):

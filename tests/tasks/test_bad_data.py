@@ -85,7 +85,12 @@ ROWS = [
     ("conll2003", [words(["EU", "rejects"], [3])], "line 1: 2 words, but 1 labels"),
     ("conll2003", [words(["EU", "rejects"], [3, 9])], "line 1, word 2: label 9 is not one of"),
     ("conll2003", [words(["EU", "rejects"], [3, -1])], "line 1, word 2: a word without a label"),
-    ("conll2003", [words(["EU", " "], [3, 0])], "line 1: column 'tokens' has no word, or an empty"),
+    ("conll2003", [words(["\n", " "], [3, 0])], "line 1: column 'tokens' has no word"),
+    (
+        "conll2003",
+        [words(["EU", ""], [3, 0])],
+        "line 1: column 'tokens' has an empty word, number 2",
+    ),
     ("conll2003", [words("EU rejects it", [3, 0])], "line 1: 3 words, but 2 labels"),
     ("conll2003", [words(3, [3])], "line 1: column 'tokens' holds 3; a list of words, or a text"),
     ("conll2003", [words(" ", [])], "line 1: column 'tokens' has no word"),

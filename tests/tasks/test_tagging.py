@@ -113,6 +113,34 @@ def test_spans_that_are_a_little_off_are_taken_and_counted(read_tags, caplog):
     assert "train.jsonl: 1 times a span begins or ends inside a word" in caplog.text
 
 
+def test_spans_that_count_an_emoji_as_two_are_taken_by_their_texts(read_tags, caplog):
+    """Label Studio counts in its browser, in units of UTF-16."""
+    spans = [
+        {"start": 0, "end": 4, "text": "Oslo", "labels": ["LOC"]},
+        {"start": 10, "end": 19, "text": "Mara Lind", "labels": ["PER"]},
+    ]
+    row = {"text": "Oslo \U0001f600\U0001f680 Mara Lind", "label": spans}
+    assert read_tags(KEYS, [row], "train.jsonl") == [
+        [
+            ("Oslo", "B-LOC"),
+            ("\U0001f600", "O"),
+            ("\U0001f680", "O"),
+            ("Mara", "B-PER"),
+            ("Lind", "I-PER"),
+        ]
+    ]
+    assert "train.jsonl: 1 spans count an emoji as two, as browsers do" in caplog.text
+
+
+def test_a_token_of_white_space_beside_words_keeps_its_place(read_tags):
+    """spaCy has such tokens: two blanks, the end of a line."""
+    row = {"tokens": ["Mara", "  ", "sails", "\n"], "tags": ["B-PER", "O", "O", "O"]}
+    keys = "labels: [O, B-PER, I-PER]\nlabel_column: tags\n"
+    assert read_tags(keys, [row], "train.jsonl") == [
+        [("Mara", "B-PER"), ("  ", "O"), ("sails", "O"), ("\n", "O")]
+    ]
+
+
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
@@ -125,6 +153,10 @@ def test_spans_that_are_a_little_off_are_taken_and_counted(read_tags, caplog):
         ([[0, "x", "PER"]], "line 1: a span is .start, end, label., two whole numbers and a text"),
         ([[0, 9]], "line 1: a span is"),
         ([{"begin": 0, "end": 9}], "line 1: a span is"),
+        (
+            [{"start": 1, "end": 10, "text": "Mara Lind", "label": "PER"}],
+            "the span 1 to 10 is 'Mara Lind', but these characters of the text are 'ara Lind '",
+        ),
         ([[0, 9, "PERS"]], "line 1, word 1: label 'B-PERS' is not one"),
     ],
 )

@@ -682,6 +682,43 @@ def test_an_empty_list_is_no_label_yet(read, caplog):
     assert "1 of 3 rows have no label and are left out" in caplog.text
 
 
+def _chosen(text, **columns):
+    """A text as Label Studio exports it with all its annotations."""
+    cancelled = {"was_cancelled": True, "result": []}
+    results = []
+    for name, (kind, content) in columns.items():
+        result = {"from_name": name, "to_name": "text", "type": kind, "value": {kind: content}}
+        results.append(result)
+    done = {"was_cancelled": False, "result": [*results, {"type": "relation"}]}
+    annotations = [cancelled, done] if columns else []
+    return {"id": 7, "data": {"text": text}, "annotations": annotations}
+
+
+def test_what_was_chosen_in_label_studio_is_a_label(read, caplog):
+    rows = [
+        _chosen("a", label=("choices", ["yes"]), other=("choices", ["x"])),
+        _chosen("b"),
+        _chosen("c", label=("choices", ["no"])),
+    ]
+    task, examples = read(CLASSES, json.dumps(rows), "train.json")
+    assert task.labels == ("no", "yes")
+    assert [(example.text, example.label) for example in examples] == [("a", 1), ("c", 0)]
+    assert "1 of 3 rows have no label and are left out" in caplog.text
+
+
+def test_several_choices_and_ratings_of_label_studio(read):
+    rows = [
+        _chosen("a", label=("choices", ["rain", "wind"])),
+        _chosen("b", label=("choices", ["wind"])),
+    ]
+    several = "problem_type: multi_label_classification\nlabels: [rain, wind]\n"
+    _, examples = read(CLASSES + several, rows)
+    assert [example.label for example in examples] == [(0, 1), (1,)]
+    rows = [_chosen("a", label=("rating", 4)), _chosen("b", label=("number", 2.5))]
+    _, examples = read(CLASSES + "problem_type: regression\n", rows)
+    assert [example.label for example in examples] == [4.0, 2.5]
+
+
 @pytest.mark.parametrize("labels", ["", "labels: [entailment, neutral]\n"])
 def test_a_dash_says_that_the_annotators_did_not_agree(read, labels):
     """SNLI and MultiNLI have it as the gold label."""

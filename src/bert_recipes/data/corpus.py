@@ -6,8 +6,11 @@ A document is a list of paragraphs: lines of the text, none of them blank. Where
 - `blank_line`: at a blank line, as in google-research/bert; the default of text files.
 - `line`: every line is a document.
 - `file`: every file is a document; blank lines only separate paragraphs.
-- `row`: every row is a document; the only choice of tables and Hub data sets. Beside text files,
-  which another one is for, tables keep to it.
+- `heading`: a document begins at each line such as `= Title =` or `= = = Title = = =`, with as many
+  signs as the first in its file: articles of WikiText, books and articles of BabyLM. A file without
+  one is a document.
+- `row`: every row is a document; the only choice of tables. Beside text files, which another one is
+  for, tables keep to it. Rows of a Hub data set may be lines, of which `heading` makes documents.
 
 The end of a file always ends a document, so that the result does not depend on which file happens
 to be read before. google-research/bert's create_pretraining_data.py lets a document go on in the
@@ -49,15 +52,18 @@ from bert_recipes.rows import (
 
 logger = logging.getLogger(__name__)
 
-SUFFIXES = (".txt", *TABLE_SUFFIXES)
+# Lines of text. BabyLM's files end in .train, .dev and .test, WikiText's in .raw and .tokens.
+TEXT_SUFFIXES = (".txt", ".train", ".dev", ".test", ".raw", ".tokens")
+SUFFIXES = (*TEXT_SUFFIXES, *TABLE_SUFFIXES)
 ID_SUFFIXES = (*SUFFIXES, ".npy")  # of ids that are not text
 
-DocumentBoundary = Literal["auto", "blank_line", "line", "file", "row"]
+DocumentBoundary = Literal["auto", "blank_line", "line", "file", "heading", "row"]
 # A document is held in memory as a whole.
 MAX_DOCUMENT_CHARACTERS = 2**28
 # The first lines of a file, if all of them are so, say that it has a number before each text.
 NUMBERED_LINES = 20
 _NUMBERED = re.compile(r"\d+\t")
+_HEADING = re.compile(r"(=(?: =)*) [^=](?:.*[^=])? \1")
 
 
 # Files
@@ -141,8 +147,9 @@ def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
     return suffix in suffixes
 
 
-def _is_text(path: Path) -> bool:
-    return format_suffix(path) == ".txt"
+def is_text(path: Path) -> bool:
+    """Return whether a file of a corpus has lines of text, not rows."""
+    return format_suffix(path) in TEXT_SUFFIXES
 
 
 def _walk(
@@ -558,8 +565,8 @@ def iter_documents(  # noqa: PLR0913  # the public signature
     reader = _make_reader(encoding_errors, counts, max_line_bytes)
     row_reader = _RowReader(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
     for path in paths:
-        if _is_text(path):
-            lines = _check_lines(path, (line for _, line in reader.lines(path)))
+        if is_text(path):
+            lines = _check_lines(path, document_boundary, (line for _, line in reader.lines(path)))
             documents = _cut_documents(lines, document_boundary, wrapped_lines, f"{path}: ")
         else:
             documents = _documents_of_rows(row_reader.read_file(path), wrapped_lines, counts)
@@ -575,21 +582,29 @@ def iter_documents(  # noqa: PLR0913  # the public signature
 def iter_hub_documents(
     dataset: tuple[str, str | None, str],
     *,
+    document_boundary: DocumentBoundary = "row",
     text_column: str = "text",
     encoding_errors: EncodingErrors = "strict",
     wrapped_lines: bool = False,
     of_ids: bool = False,
     counts: CorpusCounts | None = None,
 ) -> Iterator[list[str]]:
-    """Stream documents from a data set on the Hugging Face Hub, a row a document.
+    """Stream documents from a data set on the Hugging Face Hub.
 
-    `dataset` is its name, configuration and split; the options are those of `iter_documents`.
+    A row is a document, or with the boundary `heading` a line, as of WikiText. `dataset` is its
+    name, configuration and split; the other options are those of `iter_documents`.
     """
     if counts is None:
         counts = CorpusCounts()
     reader = _make_reader(encoding_errors, counts)
     row_reader = _RowReader(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
-    for document in _documents_of_rows(row_reader.read_hub(*dataset), wrapped_lines, counts):
+    texts = row_reader.read_hub(*dataset)
+    if document_boundary == "heading":
+        lines = chain.from_iterable(map(_split_lines, texts))
+        documents = _cut_documents(lines, document_boundary, wrapped_lines)
+    else:
+        documents = _documents_of_rows(texts, wrapped_lines, counts)
+    for document in documents:
         counts.documents += 1
         yield document
 
@@ -622,13 +637,13 @@ def iter_paragraphs(
     for path in find_files(files or []):
         # Line by line where that is possible: a text file without blank lines would be one document
         # in memory.
-        options["document_boundary"] = "line" if _is_text(path) else "row"
+        options["document_boundary"] = "line" if is_text(path) else "row"
         yield from chain.from_iterable(iter_documents(path, **options))
 
 
 def boundary_of(path: Path, document_boundary: DocumentBoundary) -> DocumentBoundary:
     """Return what ends a document of a file: the rows of tables keep to theirs."""
-    return document_boundary if _is_text(path) else "row"
+    return document_boundary if is_text(path) else "row"
 
 
 def check_options(
@@ -640,13 +655,13 @@ def check_options(
             "wrapped_lines joins lines, document_boundary 'line' makes each a document: choose one"
         )
 
-    of_text: tuple[str, ...] = ("auto", "blank_line", "line", "file")
+    of_text: tuple[str, ...] = ("auto", "blank_line", "line", "file", "heading")
     of_rows: tuple[str, ...] = ("auto", "row")
-    if any(map(_is_text, paths)):  # whose choice it is
+    if any(map(is_text, paths)):  # whose choice it is
         of_rows = (*of_text, "row")
     for path in paths:
-        choices = of_text if _is_text(path) else of_rows
-        if wrapped_lines and document_boundary == "auto" and _is_text(path):
+        choices = of_text if is_text(path) else of_rows
+        if wrapped_lines and document_boundary == "auto" and is_text(path):
             raise InputError(
                 f"{path}: with wrapped_lines a blank line ends a paragraph; say what ends a "
                 "document: --document_boundary file, or blank_line where each has one paragraph"
@@ -658,12 +673,15 @@ def check_options(
             )
 
 
-def _check_lines(path: Path, lines: Iterable[str]) -> Iterator[str]:
+def _check_lines(
+    path: Path, document_boundary: DocumentBoundary, lines: Iterable[str]
+) -> Iterator[str]:
     """Yield the lines of a text, and see that what is around the text is not read as text.
 
-    Tags of WikiExtractor are refused. Project Gutenberg's licence, and numbers of sentences as in
-    the Leipzig corpora, are warned of.
+    Tags of WikiExtractor are refused. Project Gutenberg's licence, numbers of sentences as in the
+    Leipzig corpora, and headings that end no document are warned of.
     """
+    is_by_blank_line = document_boundary in ("auto", "blank_line")
     num_numbered = 0
     for number, line in enumerate(lines, start=1):
         if number == 1 and line.startswith("<doc id="):
@@ -673,6 +691,8 @@ def _check_lines(path: Path, lines: Iterable[str]) -> Iterator[str]:
             )
         if line.startswith("*** START OF"):
             _warn_of_gutenberg(path.parent)
+        if is_by_blank_line and _level_of_heading(line.strip()):
+            _warn_of_headings(path.parent)
         if number <= NUMBERED_LINES and _NUMBERED.match(line):
             num_numbered += 1
             if num_numbered == NUMBERED_LINES:
@@ -686,6 +706,16 @@ def _warn_of_gutenberg(folder: Path) -> None:
     logger.warning(
         "%s: Project Gutenberg's header and licence are read as text, in training and held out; "
         "cut off what is before '*** START OF' and after '*** END OF'",
+        folder,
+    )
+
+
+@cache
+def _warn_of_headings(folder: Path) -> None:
+    """Warn once of a folder, whose files may be many and are read several times."""
+    logger.warning(
+        "%s: lines such as '= Title =' begin articles, but blank lines end documents: give "
+        "--document_boundary heading",
         folder,
     )
 
@@ -707,7 +737,14 @@ def _cut_documents(
     paragraphs = _join_wrapped(lines) if wrapped_lines else map(str.strip, lines)
     document: list[str] = []
     num_characters = 0
+    level_of_titles = 0
     for paragraph in paragraphs:
+        level = _level_of_heading(paragraph) if boundary == "heading" else 0
+        level_of_titles = level_of_titles or level
+        if document and level and level == level_of_titles:
+            yield document
+            document = []
+            num_characters = 0
         if paragraph:
             document.append(paragraph)
         num_characters += len(paragraph)
@@ -725,6 +762,19 @@ def _cut_documents(
 
     if document:
         yield document
+
+
+def _level_of_heading(line: str) -> int:
+    """Return how many signs a heading has on each side; 0 for a line that is none.
+
+    Example:
+        >>> [_level_of_heading(line) for line in ("= Title =", "= = Part = =", "a = b =")]
+        [1, 2, 0]
+    """
+    if not line.startswith("= "):
+        return 0
+    heading = _HEADING.fullmatch(line)
+    return 0 if heading is None else heading[1].count("=")
 
 
 def _join_wrapped(lines: Iterable[str]) -> Iterator[str]:
@@ -748,8 +798,11 @@ def _documents_of_rows(
 ) -> Iterator[list[str]]:
     """Make a document of each row; a row of blanks is dropped and counted."""
     for text in texts:
-        lines = re.split(r"\r\n?|\n", text)
-        documents = list(_cut_documents(lines, "row", wrapped_lines))
+        documents = list(_cut_documents(_split_lines(text), "row", wrapped_lines))
         if not documents:
             counts.dropped["rows_without_text"] += 1
         yield from documents
+
+
+def _split_lines(text: str) -> list[str]:
+    return re.split(r"\r\n?|\n", text)

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import platform
+import re
 import resource
 import shutil
 import sys
@@ -36,6 +37,7 @@ from bert_recipes.data.corpus import (
     check_options,
     describe_files,
     find_files,
+    is_text,
     iter_documents,
     iter_hub_documents,
 )
@@ -68,7 +70,6 @@ from bert_recipes.rows import (
     MAX_LINE_BYTES_LIMIT,
     EncodingErrors,
     draw_from,
-    format_suffix,
 )
 from bert_recipes.scripts import describe_unknown
 from bert_recipes.settings import SEEDS, check_limits, option, required
@@ -94,6 +95,8 @@ MOST_OF_LONG_SENTENCES = 0.2
 MOST_BROKEN_LINES = 0.3
 # Files whose bytes say little about the text in them.
 PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".parquet")
+# Words in the names of files that others are measured on: wiki.test.raw, childes.dev.
+HELD_OUT_WORDS = frozenset(("dev", "valid", "validation", "test"))
 PLAN_FILE = "plan.json"
 # For each shard a file with the size and time of each text, as they were before it was read.
 FILE_STATES_FOLDER = "file_states"
@@ -165,7 +168,8 @@ class CorpusArguments:
     )
     document_boundary: DocumentBoundary = option(
         "auto",
-        "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does",
+        "what ends a document: auto is blank_line for text, row for rows; heading begins one at "
+        "each '= Title ='; a file's end always ends one",
         is_common=True,
     )
     sentences: SentenceRule = option(
@@ -253,10 +257,10 @@ class CorpusArguments:
                 "sentences 'lines' takes every line for a sentence, wrapped_lines joins lines: "
                 "choose one"
             )
-        if self.dataset_name and self.document_boundary not in ("auto", "row"):
+        if self.dataset_name and self.document_boundary not in ("auto", "row", "heading"):
             raise InputError(
                 f"document_boundary is {self.document_boundary!r}; allowed for a Hub data set: "
-                "auto, row"
+                "auto, row, heading"
             )
 
     @property
@@ -300,9 +304,10 @@ def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
             "every file of --files is in --validation_files too: nothing is left to train on"
         )
 
+    _warn_of_held_out_names(train)
     # All of them, before any is read: those that are held out come last, hours later.
     check_options([*train, *validation], arguments.document_boundary, arguments.wrapped_lines)
-    are_files = all(format_suffix(path) == ".txt" for path in validation)
+    are_files = all(is_text(path) for path in validation)
     is_by_file = arguments.document_boundary == "file" and are_files
     if is_by_file and 0 < len(validation) < MIN_DOCUMENTS:
         raise InputError(
@@ -311,6 +316,22 @@ def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
             "hold out more files"
         )
     return [("train", path) for path in train] + [("validation", path) for path in validation]
+
+
+def _warn_of_held_out_names(train: Sequence[Path]) -> None:
+    """Warn of files to train on that a corpus seems to have for measuring."""
+    suspects = []
+    for path in train:
+        words = re.split(r"[._-]", path.name.lower())
+        if not HELD_OUT_WORDS.isdisjoint(words):
+            suspects.append(path)
+    if suspects:
+        logger.warning(
+            "%d files to train on are named as if they were for measuring (first: %s): "
+            "--validation_files holds them out",
+            len(suspects),
+            suspects[0],
+        )
 
 
 def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
@@ -851,7 +872,9 @@ class Preparation:
         self, name: str, counts: CorpusCounts
     ) -> Iterator[tuple[float, list[str]]]:
         dataset = (name, self.arguments.dataset_config_name, self.arguments.dataset_split)
-        for document in iter_hub_documents(dataset, **self._reading_options(counts)):
+        options = self._reading_options(counts)
+        options["document_boundary"] = self.arguments.document_boundary
+        for document in iter_hub_documents(dataset, **options):
             yield 1.0, document
 
     def _reading_options(self, counts: CorpusCounts) -> dict[str, Any]:
@@ -964,6 +987,7 @@ class Preparation:
             "line": "--document_boundary line makes every line a document",
             "blank_line": "--document_boundary blank_line ends one at each blank line",
             "file": "--document_boundary file makes every file one, so give more files",
+            "heading": "--document_boundary heading begins one at each line such as '= Title ='",
         }
         # For text auto is blank_line.
         advice.pop("blank_line" if boundary == "auto" else boundary, None)
@@ -972,12 +996,12 @@ class Preparation:
     def _advice_for_longer_documents(self) -> str:
         if not self._has_text_files():
             return "; for books and articles give rows that hold a whole one"
-        if self.arguments.document_boundary == "file":
+        if self.arguments.document_boundary in ("file", "heading"):
             return ""
         return "; for books and articles give --document_boundary file"
 
     def _has_text_files(self) -> bool:
-        return any(format_suffix(path) == ".txt" for _, path in self.files)
+        return any(is_text(path) for _, path in self.files)
 
     def _warn_of_documents(self, metadata: Mapping[str, Any]) -> None:
         """Warn where next sentence prediction or the held-out figures could learn or say little."""

@@ -182,7 +182,9 @@ def _cut_words(
         num_long += len(ids) > max_pieces
         pieces[word] = (ids or [tokenizer.unk_token_id])[:max_pieces]
     if num_empty:
-        message = "%d distinct words have no pieces (control characters only): read as [UNK]"
+        message = (
+            "%d distinct words have no pieces (white space or control characters): read as [UNK]"
+        )
         logger.info(message, num_empty)
     if num_long:
         message = (

@@ -95,11 +95,12 @@ def are_spans(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, list | tuple | dict) for item in value)
 
 
-def read_spans(value: Sequence[Any], text: str, where: str) -> list[Span]:
+def read_spans(value: Sequence[Any], text: str, where: str, counts: Counter[str]) -> list[Span]:
     """Return the spans of a text as annotation tools write them.
 
     Each is `[start, end, name]` (doccano, spaCy), or an object (doccano, spaCy, Prodigy, Label
-    Studio) whose `value` may hold it. The end is the character behind the last.
+    Studio) whose `value` may hold it. The end is the character behind the last. `counts` has how
+    many were counted as browsers do.
     """
     spans = []
     for item in value:
@@ -111,10 +112,11 @@ def read_spans(value: Sequence[Any], text: str, where: str) -> list[Span]:
             value_of_item = item.get("value")
             content = value_of_item if isinstance(value_of_item, list | dict) else item
         if isinstance(content, dict):
-            spans.append(_read_object(content, text, where))
+            spans.append(_read_object(content, text, where, counts))
         elif isinstance(content, list | tuple) and len(content) == 3:
             start, end, name = content
-            spans.append(_make_span(start, end, name, text, where))
+            first, behind = _whole_numbers(start, end, name, where)
+            spans.append(_make_span(first, behind, name, text, where))
         else:
             raise _no_span(item, where)
     return spans
@@ -126,7 +128,7 @@ def _no_span(content: Any, where: str) -> InputError:
     )
 
 
-def _read_object(content: Mapping[str, Any], text: str, where: str) -> Span:
+def _read_object(content: Mapping[str, Any], text: str, where: str, counts: Counter[str]) -> Span:
     """Return the span of an object; where it also holds the span's text, that must stand there."""
     start = _first_value(content, _START_KEYS)
     end = _first_value(content, _END_KEYS)
@@ -141,15 +143,35 @@ def _read_object(content: Mapping[str, Any], text: str, where: str) -> Span:
     if isinstance(name, list) and len(name) == 1:
         name = name[0]
 
-    span = _make_span(start, end, name, text, where)
+    first, behind = _whole_numbers(start, end, name, where)
     quote = content.get("text", content.get("value"))
-    covered = text[span.start : span.end]
+    covered = text[first:behind]
     if isinstance(quote, str) and quote.split() != covered.split():
-        raise InputError(
-            f"{where}: the span {start} to {end} is {quote!r:.40}, but these characters of the "
-            f"text are {covered!r:.40}; an emoji is one character, though browsers count two"
-        )
-    return span
+        first = _count_characters(text, first)
+        behind = _count_characters(text, behind)
+        if quote.split() != text[first:behind].split():
+            raise InputError(
+                f"{where}: the span {start} to {end} is {quote!r:.40}, but these characters of the "
+                f"text are {covered!r:.40}"
+            )
+        counts["units"] += 1
+    return _make_span(first, behind, name, text, where)
+
+
+def _count_characters(text: str, num_units: int) -> int:
+    """Return how many characters the first units of UTF-16 are: browsers count two an emoji."""
+    units = text.encode("utf-16-le")[: 2 * num_units]
+    return len(units.decode("utf-16-le", errors="ignore"))
+
+
+def _whole_numbers(start: Any, end: Any, name: Any, where: str) -> tuple[int, int]:
+    """Return the ends of a span, which may be written as 3, 3.0 or "3"."""
+    first = label_text(start)
+    behind = label_text(end)
+    are_numbers = first.isdecimal() and behind.isdecimal()
+    if not are_numbers or not isinstance(name, str):
+        raise _no_span([start, end, name], where)
+    return int(first), int(behind)
 
 
 def _first_value(content: Mapping[str, Any], keys: Sequence[str]) -> Any:
@@ -159,20 +181,15 @@ def _first_value(content: Mapping[str, Any], keys: Sequence[str]) -> Any:
     return None
 
 
-def _make_span(start: Any, end: Any, name: Any, text: str, where: str) -> Span:
-    """Return a span without white space around it; its ends may be written as 3, 3.0 or "3"."""
-    first = label_text(start)
-    behind = label_text(end)
-    if not first.isdecimal() or not behind.isdecimal() or not isinstance(name, str):
-        raise _no_span([start, end, name], where)
-
+def _make_span(first: int, behind: int, name: str, text: str, where: str) -> Span:
+    """Return a span without white space around it."""
     if name.startswith(("B-", "I-")):
         raise InputError(
             f"{where}: the label {name!r} of a span has the prefix of a word's tag; write "
             f"{name[2:]!r}"
         )
-    covered = text[int(first) : int(behind)]
-    if len(covered) != int(behind) - int(first) or not covered:
+    covered = text[first:behind]
+    if len(covered) != behind - first or not covered:
         raise InputError(
             f"{where}: the span {first} to {behind} ({name}) does not lie in its text of "
             f"{len(text)} characters"
@@ -183,7 +200,7 @@ def _make_span(start: Any, end: Any, name: Any, text: str, where: str) -> Span:
             f"{where}: the span {first} to {behind} ({name}) holds nothing but white space"
         )
     num_blanks = len(covered) - len(covered.lstrip())
-    place = int(first) + num_blanks
+    place = first + num_blanks
     return Span(place, place + len(covered.strip()), name)
 
 
@@ -229,6 +246,7 @@ REJECTED = "%s: %d rows were rejected or ignored by their annotators and are lef
 _WARNINGS = {
     "overlap": "%s: %d spans overlap a longer one and are left out: a word has one tag",
     "rejected": REJECTED,
+    "units": "%s: %d spans count an emoji as two, as browsers do; they are taken by their texts",
     "inside": "%s: %d times a span begins or ends inside a word, which is cut there",
 }
 
@@ -298,10 +316,13 @@ class TaggedRows:
                 "expected"
             )
 
-        if not texts or not all(map(str.strip, texts)):
-            blank = next((index for index, text in enumerate(texts) if not text.strip()), 0)
+        if not any(map(str.strip, texts)):
+            raise InputError(f"{where}: column '{column}' has no word: {words!r:.60}")
+        # A token of white space is one of spaCy's.
+        if "" in texts:
+            number_of_word = texts.index("") + 1
             raise InputError(
-                f"{where}: column '{column}' has no word, or an empty one (word {blank + 1}): "
+                f"{where}: column '{column}' has an empty word, number {number_of_word}: "
                 f"{words!r:.60}"
             )
         check_characters("".join(texts), column, where)
@@ -319,7 +340,7 @@ class TaggedRows:
         if tags is None:
             return split_text(text), None
         if are_spans(tags):
-            spans = read_spans(tags, text, where)
+            spans = read_spans(tags, text, where, self.counts)
             return tag_spans(text, spans, self.task, self.counts)
         words = re.finditer(r"\S+", text)
         offsets = [word.span() for word in words]
@@ -388,23 +409,6 @@ def label_column_of(task: Task, row: Row) -> str | None:
     return None
 
 
-def _flatten(task: Task, row: Row, is_test: bool) -> Row:
-    """Return a task of Label Studio's JSON export as a row: its data and its first annotation.
-
-    Where there is none its labels are hidden; any other row stays as it is.
-    """
-    column = task.label_column or LABEL_COLUMNS[0]
-    data = row.get("data")
-    annotations = row.get("annotations")
-    if not isinstance(data, dict) or not isinstance(annotations, list):
-        return row
-    flat = {"id": row.get("id"), **data}
-    for annotation in annotations:
-        if isinstance(annotation, dict) and not annotation.get("was_cancelled"):
-            return {**flat, column: annotation.get("result", [])}
-    return flat if is_test else {**flat, column: None}
-
-
 # Tables with a word a row
 
 _NUM_ROWS_OF_A_LOOK = 20
@@ -426,10 +430,9 @@ _SENTENCE_COLUMNS = (
 def join_words(task: Task, rows: Rows, is_test: bool) -> NumberedRows:
     """Yield rows as they are; those of a table with a word a row joined to sentences.
 
-    An empty cell of the sentence column belongs to the sentence before it. Tasks of Label Studio
-    become rows.
+    An empty cell of the sentence column belongs to the sentence before it.
     """
-    numbered: NumberedRows = ((number, _flatten(task, row, is_test)) for number, row in rows.rows)
+    numbered = iter(rows.rows)
     start = list(itertools.islice(numbered, _NUM_ROWS_OF_A_LOOK))
     for number, row in start[:1]:
         _check_header(task, row, rows.where(number))
