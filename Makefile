@@ -122,9 +122,9 @@ pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base STORE=my_
 BABYLM := data/babylm
 BABYLM_CONFIG = $(or $(CONFIG),babylm_night)
 BABYLM_RUN = $(or $(RUN),runs/$(BABYLM_CONFIG))
-# What the store is of: two lines of a file.
-BABYLM_TEXT = $$(sed -n 1p $(BABYLM)/text)
-BABYLM_VALIDATION = $$(sed -n 2p $(BABYLM)/text)
+# What vocabulary and store are of. Another text may be given until they are made.
+BABYLM_TEXT = $$(cat $(BABYLM)/text)
+BABYLM_VALIDATION = $$(cat $(BABYLM)/validation)
 # Results that are older than the store are of another text: then training starts, which refuses the folder.
 BABYLM_IS_TRAINED = test ! -f $(BABYLM_RUN)/unfinished -a $(BABYLM_RUN)/all_results.json -nt $(BABYLM)/store/store.json
 
@@ -138,18 +138,19 @@ $(BABYLM)/store/store.json: $(BABYLM)/tokenizer/vocab.txt
 BABYLM_STARTS = $(filter --overwrite_run% --resume% --estimate%,$(ARGS))
 
 babylm: check-names $(READY)  ## ten million words in a night, with BLiMP over the words seen: TEXT=my_texts BLIMP=blimp/data [VALIDATION=held_out_texts]; CONFIG=babylm_gpu for a GPU
-	@if test ! -f $(BABYLM)/text; then \
-		test -n "$(TEXT)" || { echo "error: give TEXT=, a folder of .txt or .train files, one a document" >&2; exit 1; }; \
-		ls $(TEXT) $(VALIDATION) > /dev/null; \
-		mkdir -p $(BABYLM); \
-		printf '%s\n' "$(TEXT)" "$(VALIDATION)" > $(BABYLM)/text; \
-	elif test -n "$(TEXT)" -a "$(TEXT)" != "$(BABYLM_TEXT)" || test -n "$(VALIDATION)" -a "$(VALIDATION)" != "$(BABYLM_VALIDATION)"; then \
+	@test -n "$(TEXT)" -o -f $(BABYLM)/text || { echo "error: give TEXT=, a folder of .txt or .train files" >&2; exit 1; }
+	@ls $(TEXT) $(VALIDATION) $(BLIMP) > /dev/null
+	@mkdir -p $(BABYLM)
+	@test -f $(BABYLM)/tokenizer/vocab.txt -o -z "$(TEXT)" || echo "$(TEXT)" > $(BABYLM)/text
+	@test -f $(BABYLM)/store/store.json -o -f $(BABYLM)/validation -a -z "$(VALIDATION)" || echo "$(VALIDATION)" > $(BABYLM)/validation
+	@touch $(BABYLM)/validation
+	@if test -n "$(TEXT)" -a "$(TEXT)" != "$(BABYLM_TEXT)" || test -n "$(VALIDATION)" -a "$(VALIDATION)" != "$(BABYLM_VALIDATION)"; then \
 		echo "error: $(BABYLM) is of TEXT=$(BABYLM_TEXT) VALIDATION=$(BABYLM_VALIDATION); remove it and runs/babylm_* for another text" >&2; \
 		exit 1; \
 	fi
 	$(MAKE) $(BABYLM)/store/store.json TEXT="$(BABYLM_TEXT)" VALIDATION="$(BABYLM_VALIDATION)"
 	@if test -z "$(BABYLM_STARTS)" && $(BABYLM_IS_TRAINED); then \
-		echo "$(BABYLM_RUN) is finished and scored as it is; RUN=FOLDER trains another"; \
+		echo "$(BABYLM_RUN) is finished, BLIMP=FOLDER scores it; RUN=FOLDER trains another"; \
 	else \
 		$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(BABYLM_CONFIG).yaml --store $(BABYLM)/store --output_dir $(BABYLM_RUN) $(ARGS); \
 	fi
@@ -212,7 +213,7 @@ EVALUATED_MODEL = $(if $(filter --config%,$(ARGS)),$(MODEL_FLAG),--model_name_or
 evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or MODEL=runs/mrpc TASK=mrpc ARGS="--data_dir DATA", or TASK_FILE=
 	$(PYTHON) recipes/evaluate_checkpoint.py $(EVALUATED_MODEL) $(or $(TASK_FLAG),$(STORE_FLAG)) $(ARGS)
 
-predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc INPUT=texts.jsonl
+predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc INPUT=texts.jsonl [ARGS="--output_file predictions.jsonl"]
 	$(call need,MODEL,the folder of a fine-tuning run)
 	$(call need,INPUT,$(INPUT_FORMS))
 	$(PYTHON) recipes/predict.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)

@@ -44,8 +44,8 @@ class AddTokensArguments:
     output_dir: str = required("folder to write; must not exist or be empty")
     files: list[str] | None = option(
         None,
-        "text to choose words from: .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, "
-        ".zst), .parquet",
+        "text to choose words from: .txt (or .train, .raw, .tokens), .jsonl, .json, .csv, .tsv "
+        "(each also .gz, .bz2, .xz, .zst), .parquet",
     )
     tokens_file: str | None = option(None, "the words, one a line, instead of --files")
     num_tokens: int = option(1000, "words chosen, at most", least=1)

@@ -164,14 +164,16 @@ def test_a_store_of_the_environment_reaches_the_command(repository, monkeypatch)
 
 
 def test_babylm_refuses_another_text_than_that_of_its_store(repository, tmp_path):
-    (tmp_path / "text").write_text("my_texts\n")
-    done = make(repository, "babylm", f"BABYLM={tmp_path}", "TEXT=others")
+    for name in ("text", "tokenizer/vocab.txt", "store/store.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("docs\n")
+    done = make(repository, "babylm", f"BABYLM={tmp_path}", "TEXT=recipes")
     assert done.returncode != 0
     assert done.stderr.startswith(
-        f"error: {tmp_path} is of TEXT=my_texts VALIDATION=; remove it and runs/babylm_*"
+        f"error: {tmp_path} is of TEXT=docs VALIDATION=; remove it and runs/babylm_*"
     )
-    done = make(repository, "babylm", f"BABYLM={tmp_path}", "TEXT=my_texts", "VALIDATION=dev")
-    assert "is of TEXT=my_texts VALIDATION=;" in done.stderr
+    done = make(repository, "babylm", f"BABYLM={tmp_path}", "TEXT=docs", "VALIDATION=tests")
+    assert "is of TEXT=docs VALIDATION=;" in done.stderr
     assert make(repository, "babylm", f"BABYLM={tmp_path}").returncode == 0  # PYTHON=true
 
 
@@ -186,6 +188,12 @@ def test_babylm_holds_out_the_given_text(repository, tmp_path):
     assert f"babylm.yaml --files {tmp_path}/train_10M\n" in done.stdout  # the tokenizer
     again = make(repository, "babylm", folder)
     assert f"--validation_files {tmp_path}/dev\n" in again.stdout
+    # Until the store is made.
+    corrected = make(repository, "babylm", folder, f"VALIDATION={tmp_path}/train_10M")
+    assert f"--validation_files {tmp_path}/train_10M\n" in corrected.stdout
+    missing = make(repository, "babylm", folder, "BLIMP=no_such_folder")
+    assert missing.returncode != 0
+    assert "no_such_folder" in missing.stderr
 
 
 @pytest.mark.parametrize(
@@ -213,15 +221,17 @@ def test_babylm_trains_what_is_not_finished_and_scores_the_run(
         file.parent.mkdir(exist_ok=True)
         file.touch()
         os.utime(file, (second, second))
-    words = ["PYTHON=echo", f"BABYLM={tmp_path}", "BLIMP=b"]
+    blimp_folder = tmp_path / "blimp"
+    blimp_folder.mkdir()
+    words = ["PYTHON=echo", f"BABYLM={tmp_path}", f"BLIMP={blimp_folder}"]
     done = make(repository, "babylm", *words, f"RUN={run}", f"ARGS={flags}")
     assert done.returncode == 0, done.stderr
     starts = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("recipes/")]
     assert ("recipes/pretrain.py" in starts) == is_trained
     is_scored = (
-        f"{run} is finished and scored as it is; RUN=FOLDER trains another"
+        f"{run} is finished, BLIMP=FOLDER scores it; RUN=FOLDER trains another"
         in done.stdout.splitlines()
     )
     assert is_scored != is_trained
-    blimp = f"--model_name_or_path {run} --blimp_dir b --output_dir {run}/blimp"
+    blimp = f"--model_name_or_path {run} --blimp_dir {blimp_folder} --output_dir {run}/blimp"
     assert (blimp in done.stdout) == ("--estimate" not in flags)

@@ -18,7 +18,12 @@ import tokenizers
 import transformers
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.data.corpus import CorpusCounts, iter_paragraphs
+from bert_recipes.data.corpus import (
+    CorpusCounts,
+    find_files,
+    iter_paragraphs,
+    warn_of_held_out_names,
+)
 from bert_recipes.errors import run_cli
 from bert_recipes.shipped import ROOT
 from bert_recipes.tokenization.loading import check_tokenizer_folder, write_tokenizer_folder
@@ -37,6 +42,8 @@ def main() -> None:
     (args,) = parse_arguments(TokenizerArguments, configs=ROOT / "tokenizer" / "configs")
     output_dir = Path(args.output_dir)
     check_tokenizer_folder(output_dir, overwrite=args.overwrite)
+    if args.files:
+        warn_of_held_out_names(find_files(args.files))
     counts = CorpusCounts()  # filled while the texts are read
     texts = iter_paragraphs(
         args.files,

@@ -465,8 +465,25 @@ def test_an_article_begins_at_its_heading(tmp_path, caplog):
     assert caplog.text.count("lines such as '= Title =' begin articles") == 1
 
 
+def test_a_file_may_begin_within_an_article(tmp_path):
+    """As parts of a file that was split by its lines; the first title is known by the second."""
+    lines = ["It is red .", "= = Range = =", "Here .", "= Homarus =", "A lobster .", "= Pi ="]
+    write(tmp_path / "part.txt", "\n".join([*lines, "= = Use = =", "A number ."]))
+    assert read(tmp_path, document_boundary="heading") == [
+        ["It is red ."],
+        ["= = Range = =", "Here .", "= Homarus =", "A lobster ."],
+        ["= Pi =", "= = Use = =", "A number ."],
+    ]
+
+
+def test_a_heading_is_no_line_of_a_wrapped_paragraph(tmp_path):
+    write(tmp_path / "a.txt", "= A =\none\ntwo\n\nthree\n= B =\nfour\nfive\n")
+    documents = read(tmp_path, document_boundary="heading", wrapped_lines=True)
+    assert documents == [["= A =", "one two", "three"], ["= B =", "four five"]]
+
+
 def test_books_of_babylm_begin_at_their_headings(tmp_path):
-    """The first has another number of signs than WikiText's; a file may have none."""
+    """They have more signs than WikiText's; a file may have none."""
     books = "= = = PG1 = = =\nOne .\n\nTwo .\n= = = PG2 = = =\nThree .\n= A =\n"
     write(tmp_path / "gutenberg.train", books)
     write(tmp_path / "childes.train", "*MOT: four .\n\n*CHI: five .\n")
@@ -595,6 +612,13 @@ def test_rows_of_the_hub_may_be_lines_of_articles(on_the_hub):
     documents = list(iter_hub_documents(dataset, document_boundary="heading", counts=counts))
     assert [document[0] for document in documents] == ["= Homarus =", "= Pi = 3 ="]
     assert counts.documents == 2
+
+
+def test_rows_of_a_table_may_be_lines_of_articles(tmp_path):
+    rows = [{"text": line} for line in WIKITEXT.splitlines(keepends=True)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "test-00000.parquet")
+    documents = read(tmp_path, document_boundary="heading")
+    assert [document[0] for document in documents] == ["= Homarus =", "= Pi = 3 ="]
 
 
 def test_rows_of_the_hub_are_documents(on_the_hub):

@@ -114,6 +114,13 @@ def test_files_to_train_on_that_are_named_for_measuring_are_a_warning(tmp_path, 
     assert not caplog.messages
 
 
+def test_held_out_files_beside_the_hub_take_the_place_of_a_fraction():
+    values = {"dataset_name": "owner/name", "validation_files": ["a.txt"]}
+    values["validation_fraction"] = 0.01  # of the configuration file
+    reconciled = CorpusArguments.reconcile(values, {"validation_files"}, {})
+    assert reconciled["validation_fraction"] == 0.0
+
+
 def test_of_a_few_documents_of_the_hub_some_are_held_out(tmp_path, monkeypatch):
     documents = []
     for number in range(10):

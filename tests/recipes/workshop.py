@@ -63,6 +63,8 @@ def write_texts(folder: Path, rng: random.Random) -> None:
     write(folder / "corpus" / "wiki" / "squad_train_articles.txt", articles + "\n")
     wikitext = "\n".join(f" = Article {number} = \n {document(rng)}" for number in range(12))
     write(folder / "corpus" / "wiki" / "wikitext-2-valid.txt", wikitext + "\n")
+    write(folder / "wiki.train.raw", wikitext + "\n")
+    write(folder / "wiki.valid.raw", wikitext + "\n")
     lines = "".join(sentence(rng) + "\n" for _ in range(5))
     write(folder / "text.txt", f"{lines}\n" * 10)
     write(folder / "texts.txt", lines)

@@ -130,6 +130,16 @@ def test_spans_that_count_an_emoji_as_two_are_taken_by_their_texts(read_tags, ca
         ]
     ]
     assert "train.jsonl: 1 spans count an emoji as two, as browsers do" in caplog.text
+    last = {"start": 5, "end": 9, "text": "\U0001f600\U0001f680", "labels": ["LOC"]}
+    row = {"text": "Oslo \U0001f600\U0001f680", "label": [last]}
+    (words,) = read_tags(KEYS, [row], "train.jsonl")
+    assert [tag for _, tag in words] == ["O", "B-LOC", "I-LOC"]
+
+
+def test_spans_behind_the_end_of_a_text_without_emoji_are_refused(read_tags):
+    span = {"start": 0, "end": 6, "text": "Oslo", "labels": ["LOC"]}
+    with pytest.raises(InputError, match=r"the span 0 to 6 \(LOC\) does not lie in its text of 4"):
+        read_tags(KEYS, [{"text": "Oslo", "label": [span]}], "train.jsonl")
 
 
 def test_a_token_of_white_space_beside_words_keeps_its_place(read_tags):

@@ -706,14 +706,58 @@ def test_what_was_chosen_in_label_studio_is_a_label(read, caplog):
     assert "1 of 3 rows have no label and are left out" in caplog.text
 
 
+def test_a_column_that_label_studio_has_not_is_named_beside_skipped_texts(read):
+    skipped = {"id": 8, "data": {"text": "b"}, "annotations": [{"was_cancelled": True}]}
+    rows = [_chosen("a", sentiment=("choices", ["yes"])), skipped]
+    with pytest.raises(InputError, match="no column 'label'; columns present: id, text, sentiment"):
+        read(CLASSES, rows)
+
+
+def test_of_several_annotations_the_first_or_the_ground_truth_is_taken(read, caplog):
+    rows = [_chosen("a", label=("choices", ["yes"])), _chosen("b", label=("choices", ["no"]))]
+    rows[0]["annotations"] += _chosen("a", label=("choices", ["no"]))["annotations"]
+    second = _chosen("b", label=("choices", ["yes"]))["annotations"][1]
+    rows[1]["annotations"].append({**second, "ground_truth": True})
+    _, examples = read(CLASSES + "labels: [no, yes]\n", rows)
+    assert [example.label for example in examples] == [1, 1]
+    assert "train.jsonl: 2 texts have several annotations" in caplog.text
+
+
+def test_what_was_imported_with_a_text_is_no_label_of_label_studio(read):
+    rows = [_chosen("a", label=("choices", ["yes"])), _chosen("b")]
+    rows[1]["data"]["label"] = "no"
+    _, examples = read(CLASSES + "labels: [no, yes]\n", rows)
+    assert [example.text for example in examples] == ["a"]
+
+
+def test_texts_of_label_studio_that_nobody_annotated_can_be_predicted(write):
+    """Also those without spaces, and the form in which it imports them."""
+    rows = [
+        {"id": 1, "data": {"text": "\u6211\u53bb\u5317\u4eac\u3002"}, "annotations": []},
+        {"id": 2, "data": {"text": "Oslo"}, "annotations": []},
+        {"data": {"text": "Bergen"}},
+    ]
+    path = write("inputs.jsonl", rows)
+    keys = f"{TAGGING}labels: [O, B-X, I-X]\ntext_columns: text\n"
+    task = read_task_file(write("own.yaml", keys + "files: {test: inputs.jsonl}\n"))
+    (chunk,) = read_chunks(path, task)
+    assert ["".join(example.tokens) for example in chunk.split.examples] == [
+        row["data"]["text"] for row in rows
+    ]
+    assert [example.labels for example in load_split(task, "test", data_dir=None).examples] == [
+        None
+    ] * 3
+
+
 def test_several_choices_and_ratings_of_label_studio(read):
     rows = [
         _chosen("a", label=("choices", ["rain", "wind"])),
         _chosen("b", label=("choices", ["wind"])),
+        {"data": {"text": "c"}, "annotations": [{"result": []}]},
     ]
     several = "problem_type: multi_label_classification\nlabels: [rain, wind]\n"
     _, examples = read(CLASSES + several, rows)
-    assert [example.label for example in examples] == [(0, 1), (1,)]
+    assert [example.label for example in examples] == [(0, 1), (1,), ()]
     rows = [_chosen("a", label=("rating", 4)), _chosen("b", label=("number", 2.5))]
     _, examples = read(CLASSES + "problem_type: regression\n", rows)
     assert [example.label for example in examples] == [4.0, 2.5]

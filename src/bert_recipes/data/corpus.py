@@ -6,11 +6,11 @@ A document is a list of paragraphs: lines of the text, none of them blank. Where
 - `blank_line`: at a blank line, as in google-research/bert; the default of text files.
 - `line`: every line is a document.
 - `file`: every file is a document; blank lines only separate paragraphs.
-- `heading`: a document begins at each line such as `= Title =` or `= = = Title = = =`, with as many
-  signs as the first in its file: articles of WikiText, books and articles of BabyLM. A file without
-  one is a document.
-- `row`: every row is a document; the only choice of tables. Beside text files, which another one is
-  for, tables keep to it. Rows of a Hub data set may be lines, of which `heading` makes documents.
+- `heading`: a document begins at each line such as `= Title =` or `= = = Title = = =`: articles of
+  WikiText, books and articles of BabyLM. Lines with more signs are headings within it. A file
+  without one is a document.
+- `row`: every row is a document. Tables keep to it beside text files, which another one is for; but
+  with `heading` rows are lines, as of WikiText on the Hub.
 
 The end of a file always ends a document, so that the result does not depend on which file happens
 to be read before. google-research/bert's create_pretraining_data.py lets a document go on in the
@@ -63,6 +63,8 @@ MAX_DOCUMENT_CHARACTERS = 2**28
 # The first lines of a file, if all of them are so, say that it has a number before each text.
 NUMBERED_LINES = 20
 _NUMBERED = re.compile(r"\d+\t")
+# Words in the names of files that others are measured on: wiki.test.raw, childes.dev.
+_HELD_OUT_WORDS = frozenset(("dev", "eval", "heldout", "test", "val", "valid", "validation"))
 _HEADING = re.compile(r"(=(?: =)*) [^=](?:.*[^=])? \1")
 
 
@@ -138,6 +140,22 @@ def _unique_files(files: list[Path]) -> list[Path]:
         unique.setdefault(os.path.realpath(path), path)
 
     return list(unique.values())
+
+
+def warn_of_held_out_names(files: Iterable[Path]) -> None:
+    """Warn of files to train on that a corpus seems to have for measuring."""
+    suspects = []
+    for path in files:
+        words = re.split(r"[._-]", path.name.lower())
+        if not _HELD_OUT_WORDS.isdisjoint(words):
+            suspects.append(path)
+    if suspects:
+        logger.warning(
+            "%d files to train on are named as if they were for measuring (first: %s): name the "
+            "others alone in --files",
+            len(suspects),
+            suspects[0],
+        )
 
 
 def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
@@ -569,7 +587,8 @@ def iter_documents(  # noqa: PLR0913  # the public signature
             lines = _check_lines(path, document_boundary, (line for _, line in reader.lines(path)))
             documents = _cut_documents(lines, document_boundary, wrapped_lines, f"{path}: ")
         else:
-            documents = _documents_of_rows(row_reader.read_file(path), wrapped_lines, counts)
+            texts = row_reader.read_file(path)
+            documents = _documents_of_rows(texts, document_boundary, wrapped_lines, counts, path)
         counts.files += 1
         num_documents_before = counts.documents
         for document in documents:
@@ -599,12 +618,8 @@ def iter_hub_documents(
     reader = _make_reader(encoding_errors, counts)
     row_reader = _RowReader(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
     texts = row_reader.read_hub(*dataset)
-    if document_boundary == "heading":
-        lines = chain.from_iterable(map(_split_lines, texts))
-        documents = _cut_documents(lines, document_boundary, wrapped_lines)
-    else:
-        documents = _documents_of_rows(texts, wrapped_lines, counts)
-    for document in documents:
+    place = f"Hub data set {dataset[0]!r}"
+    for document in _documents_of_rows(texts, document_boundary, wrapped_lines, counts, place):
         counts.documents += 1
         yield document
 
@@ -642,8 +657,8 @@ def iter_paragraphs(
 
 
 def boundary_of(path: Path, document_boundary: DocumentBoundary) -> DocumentBoundary:
-    """Return what ends a document of a file: the rows of tables keep to theirs."""
-    return document_boundary if is_text(path) else "row"
+    """Return what ends a document of a file: the rows of tables keep to theirs, or are lines."""
+    return document_boundary if is_text(path) or document_boundary == "heading" else "row"
 
 
 def check_options(
@@ -656,7 +671,7 @@ def check_options(
         )
 
     of_text: tuple[str, ...] = ("auto", "blank_line", "line", "file", "heading")
-    of_rows: tuple[str, ...] = ("auto", "row")
+    of_rows: tuple[str, ...] = ("auto", "row", "heading")
     if any(map(is_text, paths)):  # whose choice it is
         of_rows = (*of_text, "row")
     for path in paths:
@@ -682,6 +697,7 @@ def _check_lines(
     Leipzig corpora, and headings that end no document are warned of.
     """
     is_by_blank_line = document_boundary in ("auto", "blank_line")
+    last_text = ""
     num_numbered = 0
     for number, line in enumerate(lines, start=1):
         if number == 1 and line.startswith("<doc id="):
@@ -691,8 +707,11 @@ def _check_lines(
             )
         if line.startswith("*** START OF"):
             _warn_of_gutenberg(path.parent)
-        if is_by_blank_line and _level_of_heading(line.strip()):
+        # A title between blank lines would be a document.
+        text = line.strip()
+        if is_by_blank_line and not text and _level_of_heading(last_text):
             _warn_of_headings(path.parent)
+        last_text = text
         if number <= NUMBERED_LINES and _NUMBERED.match(line):
             num_numbered += 1
             if num_numbered == NUMBERED_LINES:
@@ -714,7 +733,7 @@ def _warn_of_gutenberg(folder: Path) -> None:
 def _warn_of_headings(folder: Path) -> None:
     """Warn once of a folder, whose files may be many and are read several times."""
     logger.warning(
-        "%s: lines such as '= Title =' begin articles, but blank lines end documents: give "
+        "%s: lines such as '= Title =' begin articles, but each is a document of its own: give "
         "--document_boundary heading",
         folder,
     )
@@ -734,14 +753,15 @@ def _cut_documents(
     lines: Iterable[str], boundary: str, wrapped_lines: bool, place: str = ""
 ) -> Iterator[list[str]]:
     """Cut lines into documents of paragraphs; `auto` is `blank_line` here."""
-    paragraphs = _join_wrapped(lines) if wrapped_lines else map(str.strip, lines)
+    paragraphs: Iterable[str] = map(str.strip, lines)
+    if wrapped_lines:
+        paragraphs = _join_wrapped(paragraphs, keep_headings=boundary == "heading")
     document: list[str] = []
     num_characters = 0
-    level_of_titles = 0
+    titles = _Titles()
     for paragraph in paragraphs:
-        level = _level_of_heading(paragraph) if boundary == "heading" else 0
-        level_of_titles = level_of_titles or level
-        if document and level and level == level_of_titles:
+        is_title = boundary == "heading" and titles.is_next(paragraph)
+        if document and is_title:
             yield document
             document = []
             num_characters = 0
@@ -757,11 +777,35 @@ def _cut_documents(
             raise InputError(
                 f"{place}a document of more than {MAX_DOCUMENT_CHARACTERS:,} characters, which is "
                 f"held in memory as a whole; it begins {document[0]!r:.60}; end documents at blank "
-                "lines, or say that each line is one: --document_boundary line"
+                "lines, at titles such as '= Title =' (--document_boundary heading), or say that "
+                "each line is one: --document_boundary line"
             )
 
     if document:
         yield document
+
+
+class _Titles:
+    """Tell the headings of documents from those of their parts, line by line.
+
+    They are as the first heading of the file, until one with fewer signs has come twice: a file may
+    begin within an article, and a single line of a book may look like a heading.
+    """
+
+    def __init__(self) -> None:
+        self._level = 0
+        self._counts: Counter[int] = Counter()
+
+    def is_next(self, line: str) -> bool:
+        """Return whether the next line of the file is the heading of a document."""
+        level = _level_of_heading(line)
+        if level == 0:
+            return False
+        self._counts[level] += 1
+        is_first = self._level == 0
+        if is_first or (level < self._level and self._counts[level] > 1):
+            self._level = level
+        return level == self._level
 
 
 def _level_of_heading(line: str) -> int:
@@ -777,11 +821,15 @@ def _level_of_heading(line: str) -> int:
     return 0 if heading is None else heading[1].count("=")
 
 
-def _join_wrapped(lines: Iterable[str]) -> Iterator[str]:
-    """Yield paragraphs of hard-wrapped lines, and "" for each blank line."""
+def _join_wrapped(lines: Iterable[str], *, keep_headings: bool) -> Iterator[str]:
+    """Yield paragraphs of hard-wrapped lines, and "" for each blank line.
+
+    A heading may be kept as a paragraph of its own.
+    """
     paragraph: list[str] = []
-    for line in map(str.strip, lines):
-        if line:
+    for line in lines:
+        is_heading = keep_headings and _level_of_heading(line) > 0
+        if line and not is_heading:
             paragraph.append(line)
             continue
         if paragraph:
@@ -794,9 +842,20 @@ def _join_wrapped(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _documents_of_rows(
-    texts: Iterable[str], wrapped_lines: bool, counts: CorpusCounts
+    texts: Iterable[str],
+    document_boundary: DocumentBoundary,
+    wrapped_lines: bool,
+    counts: CorpusCounts,
+    place: str | Path,
 ) -> Iterator[list[str]]:
-    """Make a document of each row; a row of blanks is dropped and counted."""
+    """Make a document of each row, or with `heading` of the rows from one title to the next.
+
+    A row of blanks is dropped and counted.
+    """
+    if document_boundary == "heading":
+        lines = chain.from_iterable(map(_split_lines, texts))
+        yield from _cut_documents(lines, "heading", wrapped_lines, f"{place}: ")
+        return
     for text in texts:
         documents = list(_cut_documents(_split_lines(text), "row", wrapped_lines))
         if not documents:

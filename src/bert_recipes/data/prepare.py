@@ -10,7 +10,6 @@ import logging
 import math
 import os
 import platform
-import re
 import resource
 import shutil
 import sys
@@ -40,6 +39,7 @@ from bert_recipes.data.corpus import (
     is_text,
     iter_documents,
     iter_hub_documents,
+    warn_of_held_out_names,
 )
 from bert_recipes.data.encoding import (
     LONG_SENTENCE,
@@ -95,8 +95,6 @@ MOST_OF_LONG_SENTENCES = 0.2
 MOST_BROKEN_LINES = 0.3
 # Files whose bytes say little about the text in them.
 PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".parquet")
-# Words in the names of files that others are measured on: wiki.test.raw, childes.dev.
-HELD_OUT_WORDS = frozenset(("dev", "valid", "validation", "test"))
 PLAN_FILE = "plan.json"
 # For each shard a file with the size and time of each text, as they were before it was read.
 FILE_STATES_FOLDER = "file_states"
@@ -134,8 +132,8 @@ class CorpusArguments:
     )
     files: list[str] | None = option(
         None,
-        "text to train on: files, folders, globs; .txt, .jsonl, .json, .csv, .tsv (each also .gz, "
-        ".bz2, .xz, .zst), .parquet",
+        "text to train on: files, folders, globs; .txt (or .train, .raw, .tokens), .jsonl, .json, "
+        ".csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet",
         is_common=True,
     )
     validation_files: list[str] | None = option(
@@ -214,10 +212,12 @@ class CorpusArguments:
         Drop it where --validation_files is on the command line.
         """
         fraction = values.get("validation_fraction") or 0.0
-        if fraction == 0 or "validation_fraction" in typed or not values.get("files"):
+        if fraction == 0 or "validation_fraction" in typed:
             return values
         if "validation_files" in typed:
             return {**values, "validation_fraction": 0.0}
+        if not values.get("files"):
+            return values
 
         size = _size_of(_find_text(values["files"], values.get("names")))
         fraction_for_small_corpus = round(min(HELD_OUT_BYTES / max(size, 1), MOST_HELD_OUT), 4)
@@ -304,7 +304,7 @@ def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
             "every file of --files is in --validation_files too: nothing is left to train on"
         )
 
-    _warn_of_held_out_names(train)
+    warn_of_held_out_names(train)
     # All of them, before any is read: those that are held out come last, hours later.
     check_options([*train, *validation], arguments.document_boundary, arguments.wrapped_lines)
     are_files = all(is_text(path) for path in validation)
@@ -316,22 +316,6 @@ def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
             "hold out more files"
         )
     return [("train", path) for path in train] + [("validation", path) for path in validation]
-
-
-def _warn_of_held_out_names(train: Sequence[Path]) -> None:
-    """Warn of files to train on that a corpus seems to have for measuring."""
-    suspects = []
-    for path in train:
-        words = re.split(r"[._-]", path.name.lower())
-        if not HELD_OUT_WORDS.isdisjoint(words):
-            suspects.append(path)
-    if suspects:
-        logger.warning(
-            "%d files to train on are named as if they were for measuring (first: %s): "
-            "--validation_files holds them out",
-            len(suspects),
-            suspects[0],
-        )
 
 
 def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
@@ -980,9 +964,11 @@ class Preparation:
                 )
 
     def _boundary_advice(self) -> str:
+        boundary = self.arguments.document_boundary
+        if not self._has_text_files() and boundary == "heading":
+            return "a document begins at each line such as '= Title =': without it each row is one"
         if not self._has_text_files():
             return "every row is a document here: give more rows, each of several sentences"
-        boundary = self.arguments.document_boundary
         advice = {
             "line": "--document_boundary line makes every line a document",
             "blank_line": "--document_boundary blank_line ends one at each blank line",
@@ -995,7 +981,10 @@ class Preparation:
 
     def _advice_for_longer_documents(self) -> str:
         if not self._has_text_files():
-            return "; for books and articles give rows that hold a whole one"
+            return (
+                "; for books and articles give rows that hold a whole one; where rows are lines, "
+                "as of WikiText, --document_boundary heading"
+            )
         if self.arguments.document_boundary in ("file", "heading"):
             return ""
         return "; for books and articles give --document_boundary file"

@@ -30,7 +30,7 @@ from bert_recipes.tasks.examples import (
     TaggedExample,
     TextExample,
 )
-from bert_recipes.tasks.label_studio import rows_of_label_studio
+from bert_recipes.tasks.label_studio import flatten_label_studio
 from bert_recipes.tasks.labels import find_labels
 from bert_recipes.tasks.questions import expand_articles
 from bert_recipes.tasks.reading import label_of, read_examples
@@ -279,8 +279,7 @@ def open_file(task: Task, path: Path, *, are_inputs: bool = False) -> Rows:
     is_table = format_suffix(path) in TABLE_SUFFIXES
     if task.kind == "token_classification" and not is_table:
         return Rows(str(path), "line", read_conll(path, task))
-    rows = read_table(path, are_inputs=are_inputs)
-    rows = replace(rows, rows=rows_of_label_studio(task, rows.rows))
+    rows = flatten_label_studio(task, read_table(path, are_inputs=are_inputs))
     if task.kind == "question_answering":
         return expand_articles(task, rows)
     return rows
@@ -484,6 +483,7 @@ def open_hub(task: Task, split: str) -> Rows:
             f"name, or {_advice(task)}"
         ) from error
     rows = Rows(f"{name}, split {split}", "row", _hub_rows(dataset))
+    rows = flatten_label_studio(task, rows)
     return _name_classes(task, rows, _hub_class_names(dataset.features))
 
 

@@ -146,7 +146,8 @@ def _read_object(content: Mapping[str, Any], text: str, where: str, counts: Coun
     first, behind = _whole_numbers(start, end, name, where)
     quote = content.get("text", content.get("value"))
     covered = text[first:behind]
-    if isinstance(quote, str) and quote.split() != covered.split():
+    is_inside = behind <= len(text)
+    if isinstance(quote, str) and not (is_inside and quote.split() == covered.split()):
         first = _count_characters(text, first)
         behind = _count_characters(text, behind)
         if quote.split() != text[first:behind].split():
@@ -161,7 +162,8 @@ def _read_object(content: Mapping[str, Any], text: str, where: str, counts: Coun
 def _count_characters(text: str, num_units: int) -> int:
     """Return how many characters the first units of UTF-16 are: browsers count two an emoji."""
     units = text.encode("utf-16-le")[: 2 * num_units]
-    return len(units.decode("utf-16-le", errors="ignore"))
+    num_pairs = sum(character > "\uffff" for character in units.decode("utf-16-le", "ignore"))
+    return num_units - num_pairs
 
 
 def _whole_numbers(start: Any, end: Any, name: Any, where: str) -> tuple[int, int]:

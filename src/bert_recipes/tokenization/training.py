@@ -103,8 +103,8 @@ class TokenizerArguments(VocabularySettings):
     output_dir: str = required("folder to write; must not exist or be empty")
     files: list[str] | None = option(
         None,
-        "files, folders or globs: .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, "
-        ".zst), .parquet",
+        "files, folders or globs: .txt (or .train, .raw, .tokens), .jsonl, .json, .csv, .tsv (each "
+        "also .gz, .bz2, .xz, .zst), .parquet",
     )
     dataset_name: str | None = option(None, "data set on the Hub, instead of --files")
     dataset_config_name: str | None = option(None, "its configuration")
