@@ -141,8 +141,13 @@ babylm: check-names $(READY)  ## ten million words in a night, with BLiMP over t
 	@test -n "$(TEXT)" -o -f $(BABYLM)/text || { echo "error: give TEXT=, a folder of .txt or .train files" >&2; exit 1; }
 	@ls $(TEXT) $(VALIDATION) $(BLIMP) > /dev/null
 	@mkdir -p $(BABYLM)
-	@test -f $(BABYLM)/tokenizer/vocab.txt -o -z "$(TEXT)" || echo "$(TEXT)" > $(BABYLM)/text
-	@test -f $(BABYLM)/store/store.json -o -f $(BABYLM)/validation -a -z "$(VALIDATION)" || echo "$(VALIDATION)" > $(BABYLM)/validation
+	@if test -n "$(TEXT)"; then \
+		if test ! -f $(BABYLM)/text || test ! -f $(BABYLM)/tokenizer/vocab.txt; then \
+			echo "$(TEXT)" > $(BABYLM)/text; \
+			echo "$(VALIDATION)" > $(BABYLM)/validation; \
+		fi; \
+	fi
+	@if test -n "$(VALIDATION)" && test ! -f $(BABYLM)/store/store.json; then echo "$(VALIDATION)" > $(BABYLM)/validation; fi
 	@touch $(BABYLM)/validation
 	@if test -n "$(TEXT)" -a "$(TEXT)" != "$(BABYLM_TEXT)" || test -n "$(VALIDATION)" -a "$(VALIDATION)" != "$(BABYLM_VALIDATION)"; then \
 		echo "error: $(BABYLM) is of TEXT=$(BABYLM_TEXT) VALIDATION=$(BABYLM_VALIDATION); remove it and runs/babylm_* for another text" >&2; \

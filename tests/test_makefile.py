@@ -177,6 +177,16 @@ def test_babylm_refuses_another_text_than_that_of_its_store(repository, tmp_path
     assert make(repository, "babylm", f"BABYLM={tmp_path}").returncode == 0  # PYTHON=true
 
 
+def test_babylm_goes_on_from_a_vocabulary_that_was_made_alone(repository, tmp_path):
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "vocab.txt").touch()
+    done = make(repository, "babylm", f"BABYLM={tmp_path}", "TEXT=docs")
+    assert done.returncode == 0, done.stderr
+    assert (
+        "prepare_corpus.py --config recipes/configs/corpus/babylm.yaml --files docs" in done.stdout
+    )
+
+
 def test_babylm_holds_out_the_given_text(repository, tmp_path):
     for folder in ("train_10M", "dev"):
         (tmp_path / folder).mkdir()
@@ -188,6 +198,9 @@ def test_babylm_holds_out_the_given_text(repository, tmp_path):
     assert f"babylm.yaml --files {tmp_path}/train_10M\n" in done.stdout  # the tokenizer
     again = make(repository, "babylm", folder)
     assert f"--validation_files {tmp_path}/dev\n" in again.stdout
+    # Another text has its own, until the vocabulary is made.
+    other = make(repository, "babylm", folder, f"TEXT={tmp_path}/dev")
+    assert f"--files {tmp_path}/dev\n" in other.stdout
     # Until the store is made.
     corrected = make(repository, "babylm", folder, f"VALIDATION={tmp_path}/train_10M")
     assert f"--validation_files {tmp_path}/train_10M\n" in corrected.stdout

@@ -42,11 +42,11 @@ def main() -> None:
     (args,) = parse_arguments(TokenizerArguments, configs=ROOT / "tokenizer" / "configs")
     output_dir = Path(args.output_dir)
     check_tokenizer_folder(output_dir, overwrite=args.overwrite)
-    if args.files:
-        warn_of_held_out_names(find_files(args.files))
+    files = find_files(args.files) if args.files else []
+    warn_of_held_out_names(files)
     counts = CorpusCounts()  # filled while the texts are read
     texts = iter_paragraphs(
-        args.files,
+        files,
         dataset=(args.dataset_name, args.dataset_config_name, args.dataset_split),
         text_column=args.text_column,
         encoding_errors=args.encoding_errors,

@@ -476,6 +476,21 @@ def test_a_file_may_begin_within_an_article(tmp_path):
     ]
 
 
+def test_lines_of_a_book_that_look_like_a_heading_are_none(tmp_path):
+    books = [f"= = = PG{number} = = =\nOne .\n" for number in range(60)]
+    books[3] += "= A =\n"
+    books[55] += "= 1 =\nTwo .\n= 2 =\n"
+    write(tmp_path / "gutenberg.train", "".join(books))
+    assert len(read(tmp_path, document_boundary="heading")) == 60
+
+
+def test_rows_without_headings_are_documents_beside_texts_with_headings(tmp_path):
+    write(tmp_path / "a.jsonl", '{"text": "One .\\n\\nTwo ."}\n{"text": "Three ."}\n')
+    write(tmp_path / "b.txt", "= A =\nFour .\n")
+    documents = read(tmp_path, document_boundary="heading")
+    assert documents == [["One .", "Two ."], ["Three ."], ["= A =", "Four ."]]
+
+
 def test_a_heading_is_no_line_of_a_wrapped_paragraph(tmp_path):
     write(tmp_path / "a.txt", "= A =\none\ntwo\n\nthree\n= B =\nfour\nfive\n")
     documents = read(tmp_path, document_boundary="heading", wrapped_lines=True)

@@ -730,6 +730,36 @@ def test_what_was_imported_with_a_text_is_no_label_of_label_studio(read):
     assert [example.text for example in examples] == ["a"]
 
 
+@pytest.mark.parametrize("name", ["train.jsonl", "train.parquet"])
+def test_what_was_imported_with_a_text_is_no_tag_of_label_studio(read, caplog, name):
+    spans = [{"type": "labels", "value": {"start": 0, "end": 4, "labels": ["PER"]}}]
+    rows = [
+        {"data": {"text": "Mara sails", "tags": "news"}, "annotations": [{"result": spans}]},
+        {"data": {"text": "Bergen rains", "tags": "O O"}, "annotations": []},
+    ]
+    keys = f"{TAGGING}labels: [O, B-PER, I-PER]\ntext_columns: text\n"
+    _, examples = read(keys, rows, name)
+    assert [example.tokens for example in examples] == [("Mara", "sails")]
+    assert "1 of 2 rows have no label and are left out" in caplog.text
+
+
+def test_annotations_without_results_have_no_label(read):
+    rows = [_chosen("a", label=("choices", ["yes"])), _chosen("b"), _chosen("c")]
+    rows[1]["annotations"] = [{"result": None}]
+    _, examples = read(CLASSES + "labels: [no, yes]\n", rows)
+    assert [example.text for example in examples] == ["a"]
+    rows[2]["annotations"] = [{"result": ["yes"]}]
+    with pytest.raises(InputError, match="line 3: a result of an annotation is no object: 'yes'"):
+        read(CLASSES + "labels: [no, yes]\n", rows)
+
+
+def test_a_set_of_label_studio_in_another_column_is_not_found(read):
+    rows = [_chosen("a", topic=("choices", ["yes"])), {"data": {"text": "c"}, "annotations": []}]
+    rows[1]["annotations"] = [{"result": []}]
+    with pytest.raises(InputError, match="no column 'label'; columns present: id, text, topic"):
+        read(MULTI + "labels: [no, yes]\n", rows)
+
+
 def test_texts_of_label_studio_that_nobody_annotated_can_be_predicted(write):
     """Also those without spaces, and the form in which it imports them."""
     rows = [

@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain, count
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -62,6 +62,9 @@ DocumentBoundary = Literal["auto", "blank_line", "line", "file", "heading", "row
 MAX_DOCUMENT_CHARACTERS = 2**28
 # The first lines of a file, if all of them are so, say that it has a number before each text.
 NUMBERED_LINES = 20
+# Where titles are looked for: rows of a table that may be lines, and headings of a file.
+FIRST_ROWS = 1000
+FIRST_HEADINGS = 50
 _NUMBERED = re.compile(r"\d+\t")
 # Words in the names of files that others are measured on: wiki.test.raw, childes.dev.
 _HELD_OUT_WORDS = frozenset(("dev", "eval", "heldout", "test", "val", "valid", "validation"))
@@ -146,7 +149,8 @@ def warn_of_held_out_names(files: Iterable[Path]) -> None:
     """Warn of files to train on that a corpus seems to have for measuring."""
     suspects = []
     for path in files:
-        words = re.split(r"[._-]", path.name.lower())
+        # The last ones alone: "the_test_of_time.txt" is a book.
+        words = re.split(r"[._-]", path.name.lower())[-2:]
         if not _HELD_OUT_WORDS.isdisjoint(words):
             suspects.append(path)
     if suspects:
@@ -657,7 +661,7 @@ def iter_paragraphs(
 
 
 def boundary_of(path: Path, document_boundary: DocumentBoundary) -> DocumentBoundary:
-    """Return what ends a document of a file: the rows of tables keep to theirs, or are lines."""
+    """Return the boundary for one file: tables have `row`, unless `heading` was asked for."""
     return document_boundary if is_text(path) or document_boundary == "heading" else "row"
 
 
@@ -694,7 +698,7 @@ def _check_lines(
     """Yield the lines of a text, and see that what is around the text is not read as text.
 
     Tags of WikiExtractor are refused. Project Gutenberg's licence, numbers of sentences as in the
-    Leipzig corpora, and headings that end no document are warned of.
+    Leipzig corpora, and headings that are documents of their own are warned of.
     """
     is_by_blank_line = document_boundary in ("auto", "blank_line")
     last_text = ""
@@ -758,9 +762,9 @@ def _cut_documents(
         paragraphs = _join_wrapped(paragraphs, keep_headings=boundary == "heading")
     document: list[str] = []
     num_characters = 0
-    titles = _Titles()
+    title_level = _TitleLevel()
     for paragraph in paragraphs:
-        is_title = boundary == "heading" and titles.is_next(paragraph)
+        is_title = boundary == "heading" and title_level.starts_document(paragraph)
         if document and is_title:
             yield document
             document = []
@@ -785,25 +789,26 @@ def _cut_documents(
         yield document
 
 
-class _Titles:
-    """Tell the headings of documents from those of their parts, line by line.
+class _TitleLevel:
+    """Tell the headings of documents from those of their parts.
 
-    They are as the first heading of the file, until one with fewer signs has come twice: a file may
-    begin within an article, and a single line of a book may look like a heading.
+    They are as the first heading of the file. A file may also begin within an article: then those
+    with fewer signs are, once two of them have come among the first headings; later ones are lines
+    of text that look like a heading.
     """
 
     def __init__(self) -> None:
         self._level = 0
         self._counts: Counter[int] = Counter()
 
-    def is_next(self, line: str) -> bool:
-        """Return whether the next line of the file is the heading of a document."""
+    def starts_document(self, line: str) -> bool:
+        """Return whether a line is the heading of a document; asked once a line, in their order."""
         level = _level_of_heading(line)
         if level == 0:
             return False
         self._counts[level] += 1
-        is_first = self._level == 0
-        if is_first or (level < self._level and self._counts[level] > 1):
+        may_fall = self._counts.total() <= FIRST_HEADINGS and self._counts[level] > 1
+        if self._level == 0 or (level < self._level and may_fall):
             self._level = level
         return level == self._level
 
@@ -848,11 +853,14 @@ def _documents_of_rows(
     counts: CorpusCounts,
     place: str | Path,
 ) -> Iterator[list[str]]:
-    """Make a document of each row, or with `heading` of the rows from one title to the next.
+    """Make a document of each row, where a row of blanks is dropped and counted.
 
-    A row of blanks is dropped and counted.
+    With `heading` rows are lines, if there is a heading in the first ones.
     """
-    if document_boundary == "heading":
+    texts = iter(texts)
+    start = list(islice(texts, FIRST_ROWS)) if document_boundary == "heading" else []
+    texts = chain(start, texts)
+    if _has_heading(start):
         lines = chain.from_iterable(map(_split_lines, texts))
         yield from _cut_documents(lines, "heading", wrapped_lines, f"{place}: ")
         return
@@ -861,6 +869,13 @@ def _documents_of_rows(
         if not documents:
             counts.dropped["rows_without_text"] += 1
         yield from documents
+
+
+def _has_heading(texts: Iterable[str]) -> bool:
+    for text in texts:
+        if any(_level_of_heading(line.strip()) for line in _split_lines(text)):
+            return True
+    return False
 
 
 def _split_lines(text: str) -> list[str]:

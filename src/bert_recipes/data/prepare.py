@@ -990,7 +990,7 @@ class Preparation:
         return "; for books and articles give --document_boundary file"
 
     def _has_text_files(self) -> bool:
-        return any(is_text(path) for _, path in self.files)
+        return any(is_text(path) for split, path in self.files if split == "train")
 
     def _warn_of_documents(self, metadata: Mapping[str, Any]) -> None:
         """Warn where next sentence prediction or the held-out figures could learn or say little."""

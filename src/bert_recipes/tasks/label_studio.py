@@ -1,17 +1,18 @@
 """Label Studio's JSON export as rows, which its JSON_MIN and CSV exports are already."""
 
+import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from bert_recipes.rows import NumberedRows, Row, Rows
+from bert_recipes.errors import InputError
+from bert_recipes.rows import NumberedRow, NumberedRows, Row, Rows
 from bert_recipes.tasks.task import LABEL_COLUMNS, Task
 
 
 logger = logging.getLogger(__name__)
-
-KINDS = ("sequence_classification", "token_classification")
 
 
 def flatten_label_studio(task: Task, rows: Rows) -> Rows:
@@ -19,63 +20,87 @@ def flatten_label_studio(task: Task, rows: Rows) -> Rows:
 
     That is the one marked as ground truth, or else the first; a warning counts texts with several.
     """
-    if task.kind not in KINDS:
+    if task.kind not in ("sequence_classification", "token_classification"):
         return rows
-    return replace(rows, rows=_flat_rows(task, rows))
+    numbered = iter(rows.rows)
+    start = list(itertools.islice(numbered, 1))
+    numbered = itertools.chain(start, numbered)
+    if start and _is_exported_text(task, start[0][1]):
+        return replace(rows, rows=_flat_rows(task, list(numbered), rows))
+    return replace(rows, rows=numbered)
 
 
-def _flat_rows(task: Task, rows: Rows) -> NumberedRows:
-    label_column = task.label_column or LABEL_COLUMNS[0]
+def _is_exported_text(task: Task, row: Row) -> bool:
+    """Return whether a row is a text as Label Studio exports it, or as it imports one."""
+    if task.text_columns[0] in row or not isinstance(row.get("data"), dict):
+        return False
+    return isinstance(row.get("annotations"), list) or row.keys() <= {"id", "data"}
+
+
+def _flat_rows(task: Task, table: Sequence[NumberedRow], rows: Rows) -> NumberedRows:
+    """Yield the data of each row with its labels, which are None where nobody gave them."""
+    labels_of_rows: list[Row | None] = []
     num_several = 0
-    for number, row in rows.rows:
-        data = row.get("data")
-        annotations = row.get("annotations", [])
-        has_text = task.text_columns[0] in row
-        if has_text or not isinstance(data, dict) or not isinstance(annotations, list):
+    for number, row in table:
+        annotations = _submitted(row)
+        num_several += len(annotations) > 1
+        labels = _labels_of(task, annotations[0], rows.where(number)) if annotations else None
+        labels_of_rows.append(labels)
+    if num_several:
+        _warn_of_several(rows.source, num_several)
+
+    names: dict[str, None] = {}
+    for labels in labels_of_rows:
+        names.update(dict.fromkeys(labels or ()))
+    for (number, row), labels in zip(table, labels_of_rows, strict=True):
+        if not _is_exported_text(task, row):
             yield number, row
             continue
-
-        submitted = _submitted(annotations)
-        num_several += len(submitted) > 1
-        flat = {"id": row.get("id"), **data}
-        if label_column in flat:
-            flat[label_column] = None  # it was imported with the text
-        if submitted:
-            flat.update(_labels_of(task, label_column, submitted[0].get("result", [])))
+        flat = {"id": row.get("id"), **row["data"]}
+        if task.kind == "token_classification":
+            # What was imported with a text is no label.
+            flat.update(dict.fromkeys(LABEL_COLUMNS & flat.keys()))
+        is_annotated_set = labels is not None and task.problem_type == "multi_label_classification"
+        flat.update(dict.fromkeys(names, [] if is_annotated_set else None))
+        flat.update(labels or {})
         yield number, flat
 
-    if num_several:
-        logger.warning(
-            "%s: %d texts have several annotations: the first is taken, or the ground truth",
-            rows.source,
-            num_several,
-        )
+
+@cache
+def _warn_of_several(source: str, num_texts: int) -> None:
+    """Warn once of a file, which is read several times."""
+    logger.warning(
+        "%s: %d texts have several annotations: the first is taken, or the ground truth",
+        source,
+        num_texts,
+    )
 
 
-def _submitted(annotations: Iterable[Any]) -> list[Mapping[str, Any]]:
-    """Return the annotations that nobody cancelled, the ground truth first."""
+def _submitted(row: Row) -> list[Mapping[str, Any]]:
+    """Return the annotations of a row that nobody cancelled, the ground truth first."""
     submitted = []
-    for annotation in annotations:
+    for annotation in row.get("annotations") or []:
         if isinstance(annotation, dict) and not annotation.get("was_cancelled"):
             submitted.append(annotation)
     return sorted(submitted, key=lambda annotation: not annotation.get("ground_truth"))
 
 
-def _labels_of(task: Task, label_column: str, results: list[Mapping[str, Any]]) -> Row:
+def _labels_of(task: Task, annotation: Mapping[str, Any], where: str) -> Row:
     """Return the columns that an annotation adds: its spans, or what was chosen or rated."""
+    results = annotation.get("result") or []
     if task.kind == "token_classification":
-        return {label_column: results}
-    if not results and task.problem_type == "multi_label_classification":
-        return {label_column: []}  # no class fits
-    return _columns_of(results)
+        return {task.label_column or LABEL_COLUMNS[0]: results}
+    return _columns_of(results, where)
 
 
-def _columns_of(results: Iterable[Mapping[str, Any]]) -> Row:
+def _columns_of(results: Iterable[Any], where: str) -> Row:
     """Return what was chosen or rated, under the names that the labeling interface gives."""
     columns = {}
     for result in results:
+        if not isinstance(result, dict):
+            raise InputError(f"{where}: a result of an annotation is no object: {result!r:.60}")
         kind = result.get("type")
         value = result.get("value")  # a relation has none
         if isinstance(value, dict) and kind in value:
-            columns[result["from_name"]] = value[kind]
+            columns[str(result.get("from_name"))] = value[kind]
     return columns

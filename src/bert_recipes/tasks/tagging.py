@@ -155,7 +155,7 @@ def _read_object(content: Mapping[str, Any], text: str, where: str, counts: Coun
                 f"{where}: the span {start} to {end} is {quote!r:.40}, but these characters of the "
                 f"text are {covered!r:.40}"
             )
-        counts["units"] += 1
+        counts["utf16_offsets"] += 1
     return _make_span(first, behind, name, text, where)
 
 
@@ -248,7 +248,8 @@ REJECTED = "%s: %d rows were rejected or ignored by their annotators and are lef
 _WARNINGS = {
     "overlap": "%s: %d spans overlap a longer one and are left out: a word has one tag",
     "rejected": REJECTED,
-    "units": "%s: %d spans count an emoji as two, as browsers do; they are taken by their texts",
+    "utf16_offsets": "%s: %d spans count an emoji as two, as browsers do, and are taken by their "
+    "texts",
     "inside": "%s: %d times a span begins or ends inside a word, which is cut there",
 }
 
@@ -522,6 +523,8 @@ def _sentence_column(
         return task.sentence_column
 
     label_column = label_column_of(task, first)
+    if label_column is not None and all(is_missing(row[label_column]) for _, row in start):
+        label_column = None
     if not are_words:
         return None
 
