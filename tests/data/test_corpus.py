@@ -466,19 +466,19 @@ def test_an_article_begins_at_its_heading(tmp_path, caplog):
 
 
 def test_a_file_may_begin_within_an_article(tmp_path):
-    """As parts of a file that was split by its lines; the first title is known by the second."""
-    lines = ["It is red .", "= = Range = =", "Here .", "= Homarus =", "A lobster .", "= Pi ="]
-    write(tmp_path / "part.txt", "\n".join([*lines, "= = Use = =", "A number ."]))
+    """As parts of a file that was split by its lines; titles are known by the third of them."""
+    lines = ["It is red .", "= = Range = =", "Here .", "= Homarus =", "A lobster .", "= E ="]
+    write(tmp_path / "part.txt", "\n".join([*lines, "= Pi =", "= = Use = =", "A number ."]))
     assert read(tmp_path, document_boundary="heading") == [
         ["It is red ."],
-        ["= = Range = =", "Here .", "= Homarus =", "A lobster ."],
+        ["= = Range = =", "Here .", "= Homarus =", "A lobster .", "= E ="],
         ["= Pi =", "= = Use = =", "A number ."],
     ]
 
 
 def test_lines_of_a_book_that_look_like_a_heading_are_none(tmp_path):
     books = [f"= = = PG{number} = = =\nOne .\n" for number in range(60)]
-    books[3] += "= A =\n"
+    books[3] += "= A =\n= B =\n"
     books[55] += "= 1 =\nTwo .\n= 2 =\n"
     write(tmp_path / "gutenberg.train", "".join(books))
     assert len(read(tmp_path, document_boundary="heading")) == 60

@@ -99,18 +99,22 @@ def test_an_edit_that_changes_the_size_of_a_file_makes_its_shard_again_alone(tmp
 
 
 def test_files_to_train_on_that_are_named_for_measuring_are_a_warning(tmp_path, caplog):
-    for name in ("wiki.train.raw", "wiki.test.raw", "latest.txt"):
+    names = ["wiki.train.raw", "wiki.test.raw", "latest.txt", "the_test_of_time.txt"]
+    names += ["test-00000-of-00001.parquet", "valid.txt.gz"]
+    for name in names:
         (tmp_path / name).write_text("A tree grows.")
     arguments = CorpusArguments(tokenizer="t", output_dir="store", files=[str(tmp_path)])
-    assert len(find_sources(arguments)) == 3
+    assert len(find_sources(arguments)) == len(names)
     (warning,) = caplog.messages
-    assert warning.startswith("1 files to train on are named as if they were for measuring")
-    assert "wiki.test.raw" in warning
+    assert warning.startswith("3 files to train on are named as if they were for measuring")
+    assert "test-00000-of-00001.parquet" in warning
+    for name in names[-2:]:
+        (tmp_path / name).unlink()
 
     caplog.clear()
     held_out = replace(arguments, validation_files=[str(tmp_path / "wiki.test.raw")])
     splits = [split for split, _ in find_sources(held_out)]
-    assert splits == ["train", "train", "validation"]
+    assert splits == ["train", "train", "train", "validation"]
     assert not caplog.messages
 
 

@@ -748,9 +748,48 @@ def test_annotations_without_results_have_no_label(read):
     rows[1]["annotations"] = [{"result": None}]
     _, examples = read(CLASSES + "labels: [no, yes]\n", rows)
     assert [example.text for example in examples] == ["a"]
+    rows[1]["annotations"] = [{"result": 5}]
+    with pytest.raises(InputError, match="line 2: the result of an annotation is no list: 5"):
+        read(CLASSES + "labels: [no, yes]\n", rows)
+    rows[1]["annotations"] = []
     rows[2]["annotations"] = [{"result": ["yes"]}]
     with pytest.raises(InputError, match="line 3: a result of an annotation is no object: 'yes'"):
         read(CLASSES + "labels: [no, yes]\n", rows)
+
+
+def test_an_export_before_anybody_annotated_has_no_labels(read):
+    """What was imported with the texts may be a model's guess; without an export it is theirs."""
+    rows = [_chosen("a"), _chosen("b")]
+    for row, label in zip(rows, ["yes", "no"], strict=True):
+        row["data"]["label"] = label
+    _, examples = read(CLASSES + "labels: [no, yes]\n", rows)
+    assert [example.label for example in examples] == [None, None]
+    imported = [{"data": row["data"], "predictions": []} for row in rows]
+    _, examples = read(CLASSES + "labels: [no, yes]\n", imported)
+    assert [example.label for example in examples] == [1, 0]
+
+
+def test_the_text_of_label_studio_may_be_called_as_labels_are(read):
+    spans = [{"type": "labels", "value": {"start": 0, "end": 4, "labels": ["PER"]}}]
+    rows = [{"data": {"entities": "Mara sails"}, "annotations": [{"result": spans}]}]
+    keys = f"{TAGGING}labels: [O, B-PER, I-PER]\ntext_columns: entities\n"
+    _, (example,) = read(keys, rows)
+    assert example.tokens == ("Mara", "sails")
+
+
+def test_words_in_rows_whose_first_tags_are_null_are_no_sentences(read):
+    rows = [{"sentence_id": k // 10, "text": f"w{k}", "label": None} for k in range(30)]
+    rows[25]["label"] = "B-PER"
+    with pytest.raises(InputError, match="line 1: a word without a label"):
+        read(f"{TAGGING}labels: [O, B-PER, I-PER]\ntext_columns: text\n", rows)
+
+
+def test_rows_of_one_file_may_have_their_tags_in_columns_of_several_names(read, caplog):
+    rows = [{"text": "Mara lives here", "label": None}]
+    rows.append({"text": "Mara sails", "entities": [[0, 4, "PER"]]})
+    _, examples = read(f"{TAGGING}labels: [O, B-PER, I-PER]\ntext_columns: text\n", rows)
+    assert [example.tokens for example in examples] == [("Mara", "sails")]
+    assert "1 of 2 rows have no label" in caplog.text
 
 
 def test_a_set_of_label_studio_in_another_column_is_not_found(read):

@@ -10,7 +10,7 @@ A document is a list of paragraphs: lines of the text, none of them blank. Where
   WikiText, books and articles of BabyLM. Lines with more signs are headings within it. A file
   without one is a document.
 - `row`: every row is a document. Tables keep to it beside text files, which another one is for; but
-  with `heading` rows are lines, as of WikiText on the Hub.
+  with `heading` rows are lines, as of WikiText on the Hub, if a title is among the first.
 
 The end of a file always ends a document, so that the result does not depend on which file happens
 to be read before. google-research/bert's create_pretraining_data.py lets a document go on in the
@@ -149,8 +149,10 @@ def warn_of_held_out_names(files: Iterable[Path]) -> None:
     """Warn of files to train on that a corpus seems to have for measuring."""
     suspects = []
     for path in files:
+        name = re.sub(r"-\d+-of-\d+", "", path.name.lower())  # the Hub's parts of a file
+        name = name.removesuffix(path.suffix if path.suffix in COMPRESSION_SUFFIXES else "")
         # The last ones alone: "the_test_of_time.txt" is a book.
-        words = re.split(r"[._-]", path.name.lower())[-2:]
+        words = re.split(r"[._-]", name)[-2:]
         if not _HELD_OUT_WORDS.isdisjoint(words):
             suspects.append(path)
     if suspects:
@@ -614,8 +616,9 @@ def iter_hub_documents(
 ) -> Iterator[list[str]]:
     """Stream documents from a data set on the Hugging Face Hub.
 
-    A row is a document, or with the boundary `heading` a line, as of WikiText. `dataset` is its
-    name, configuration and split; the other options are those of `iter_documents`.
+    A row is a document, or with the boundary `heading` a line, as of WikiText, if a title is among
+    the first. `dataset` is its name, configuration and split; the other options are those of
+    `iter_documents`.
     """
     if counts is None:
         counts = CorpusCounts()
@@ -793,8 +796,8 @@ class _TitleLevel:
     """Tell the headings of documents from those of their parts.
 
     They are as the first heading of the file. A file may also begin within an article: then those
-    with fewer signs are, once two of them have come among the first headings; later ones are lines
-    of text that look like a heading.
+    with fewer signs are, once three of them have come among the first headings; others are lines of
+    text that look like a heading.
     """
 
     def __init__(self) -> None:
@@ -807,7 +810,7 @@ class _TitleLevel:
         if level == 0:
             return False
         self._counts[level] += 1
-        may_fall = self._counts.total() <= FIRST_HEADINGS and self._counts[level] > 1
+        may_fall = self._counts.total() <= FIRST_HEADINGS and self._counts[level] > 2
         if self._level == 0 or (level < self._level and may_fall):
             self._level = level
         return level == self._level

@@ -937,9 +937,9 @@ class Preparation:
     def _check_documents(self, metadata: Mapping[str, Any]) -> None:
         """Refuse splits without enough documents for next sentence prediction."""
         arguments = self.arguments
-        advice = {"train": self._boundary_advice()}
+        advice = {"train": self._boundary_advice("train")}
         if arguments.validation_files:
-            advice["validation"] = self._boundary_advice()
+            advice["validation"] = self._boundary_advice("validation")
         elif arguments.validation_fraction:
             advice["validation"] = (
                 "raise validation_fraction, name held-out files with validation_files, or end "
@@ -963,11 +963,12 @@ class Preparation:
                     f"a random next sentence comes from another document; {split_advice}"
                 )
 
-    def _boundary_advice(self) -> str:
+    def _boundary_advice(self, split: str) -> str:
         boundary = self.arguments.document_boundary
-        if not self._has_text_files() and boundary == "heading":
+        has_text_files = self._has_text_files(split)
+        if not has_text_files and boundary == "heading":
             return "a document begins at each line such as '= Title =': without it each row is one"
-        if not self._has_text_files():
+        if not has_text_files:
             return "every row is a document here: give more rows, each of several sentences"
         advice = {
             "line": "--document_boundary line makes every line a document",
@@ -980,17 +981,17 @@ class Preparation:
         return f"document_boundary is {boundary!r}: {', '.join(advice.values())}"
 
     def _advice_for_longer_documents(self) -> str:
-        if not self._has_text_files():
+        if self.arguments.document_boundary in ("file", "heading"):
+            return ""
+        if not self._has_text_files("train"):
             return (
                 "; for books and articles give rows that hold a whole one; where rows are lines, "
                 "as of WikiText, --document_boundary heading"
             )
-        if self.arguments.document_boundary in ("file", "heading"):
-            return ""
         return "; for books and articles give --document_boundary file"
 
-    def _has_text_files(self) -> bool:
-        return any(is_text(path) for split, path in self.files if split == "train")
+    def _has_text_files(self, split: str) -> bool:
+        return any(is_text(path) for name, path in self.files if name == split)
 
     def _warn_of_documents(self, metadata: Mapping[str, Any]) -> None:
         """Warn where next sentence prediction or the held-out figures could learn or say little."""
@@ -1009,7 +1010,7 @@ class Preparation:
         num_broken = lines.get("broken", 0)
         if num_broken > MOST_BROKEN_LINES * num_following and self.arguments.sentences == "split":
             advice = ""
-            if self._has_text_files():
+            if self._has_text_files("train"):
                 advice = ", and say what ends a document (--document_boundary file)"
             logger.warning(
                 "%d of %d lines go on with the sentence of the line before: give --wrapped_lines "
@@ -1035,7 +1036,7 @@ class Preparation:
                 "--objective mlm, or: %s",
                 num_alone,
                 num_documents,
-                self._boundary_advice(),
+                self._boundary_advice("train"),
             )
         held_out = splits.get("validation")
         if held_out is not None and held_out["num_tokens"] < FEW_HELD_OUT_TOKENS:

@@ -14,6 +14,9 @@ from bert_recipes.tasks.task import LABEL_COLUMNS, Task
 
 logger = logging.getLogger(__name__)
 
+# Of a text that was not annotated yet.
+IMPORTED_KEYS = {"id", "data", "meta", "predictions"}
+
 
 def flatten_label_studio(task: Task, rows: Rows) -> Rows:
     """Return rows as they are; a text that was exported with all its annotations has one of them.
@@ -34,7 +37,7 @@ def _is_exported_text(task: Task, row: Row) -> bool:
     """Return whether a row is a text as Label Studio exports it, or as it imports one."""
     if task.text_columns[0] in row or not isinstance(row.get("data"), dict):
         return False
-    return isinstance(row.get("annotations"), list) or row.keys() <= {"id", "data"}
+    return isinstance(row.get("annotations"), list) or row.keys() <= IMPORTED_KEYS
 
 
 def _flat_rows(task: Task, table: Sequence[NumberedRow], rows: Rows) -> NumberedRows:
@@ -42,7 +45,7 @@ def _flat_rows(task: Task, table: Sequence[NumberedRow], rows: Rows) -> Numbered
     labels_of_rows: list[Row | None] = []
     num_several = 0
     for number, row in table:
-        annotations = _submitted(row)
+        annotations = _submitted(row) if _is_exported_text(task, row) else []
         num_several += len(annotations) > 1
         labels = _labels_of(task, annotations[0], rows.where(number)) if annotations else None
         labels_of_rows.append(labels)
@@ -57,13 +60,18 @@ def _flat_rows(task: Task, table: Sequence[NumberedRow], rows: Rows) -> Numbered
             yield number, row
             continue
         flat = {"id": row.get("id"), **row["data"]}
-        if task.kind == "token_classification":
-            # What was imported with a text is no label.
-            flat.update(dict.fromkeys(LABEL_COLUMNS & flat.keys()))
+        if "annotations" in row:
+            flat.update(dict.fromkeys(_imported_labels(task, flat)))
         is_annotated_set = labels is not None and task.problem_type == "multi_label_classification"
         flat.update(dict.fromkeys(names, [] if is_annotated_set else None))
         flat.update(labels or {})
         yield number, flat
+
+
+def _imported_labels(task: Task, row: Row) -> set[str]:
+    """Return the columns of labels that were imported with a text: nobody gave them to it."""
+    names = {task.label_column} if task.label_column else set(LABEL_COLUMNS)
+    return (names & row.keys()) - {*task.text_columns, task.id_column}
 
 
 @cache
@@ -88,6 +96,8 @@ def _submitted(row: Row) -> list[Mapping[str, Any]]:
 def _labels_of(task: Task, annotation: Mapping[str, Any], where: str) -> Row:
     """Return the columns that an annotation adds: its spans, or what was chosen or rated."""
     results = annotation.get("result") or []
+    if not isinstance(results, list):
+        raise InputError(f"{where}: the result of an annotation is no list: {results!r:.60}")
     if task.kind == "token_classification":
         return {task.label_column or LABEL_COLUMNS[0]: results}
     return _columns_of(results, where)
@@ -101,6 +111,6 @@ def _columns_of(results: Iterable[Any], where: str) -> Row:
             raise InputError(f"{where}: a result of an annotation is no object: {result!r:.60}")
         kind = result.get("type")
         value = result.get("value")  # a relation has none
-        if isinstance(value, dict) and kind in value:
+        if isinstance(kind, str) and isinstance(value, dict) and kind in value:
             columns[str(result.get("from_name"))] = value[kind]
     return columns

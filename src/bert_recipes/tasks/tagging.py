@@ -523,8 +523,6 @@ def _sentence_column(
         return task.sentence_column
 
     label_column = label_column_of(task, first)
-    if label_column is not None and all(is_missing(row[label_column]) for _, row in start):
-        label_column = None
     if not are_words:
         return None
 
