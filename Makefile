@@ -122,9 +122,9 @@ pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base STORE=my_
 BABYLM := data/babylm
 BABYLM_CONFIG = $(or $(CONFIG),babylm_night)
 BABYLM_RUN = $(or $(RUN),runs/$(BABYLM_CONFIG))
-# What vocabulary and store are of. Another text may be given until they are made.
-BABYLM_TEXT = $$(cat $(BABYLM)/text)
-BABYLM_VALIDATION = $$(cat $(BABYLM)/validation)
+# What the store is of: two lines of a file.
+BABYLM_TEXT = $$(sed -n 1p $(BABYLM)/text)
+BABYLM_VALIDATION = $$(sed -n 2p $(BABYLM)/text)
 # Results that are older than the store are of another text: then training starts, which refuses the folder.
 BABYLM_IS_TRAINED = test ! -f $(BABYLM_RUN)/unfinished -a $(BABYLM_RUN)/all_results.json -nt $(BABYLM)/store/store.json
 
@@ -138,18 +138,13 @@ $(BABYLM)/store/store.json: $(BABYLM)/tokenizer/vocab.txt
 BABYLM_STARTS = $(filter --overwrite_run% --resume% --estimate%,$(ARGS))
 
 babylm: check-names $(READY)  ## ten million words in a night, with BLiMP over the words seen: TEXT=my_texts BLIMP=blimp/data [VALIDATION=held_out_texts]; CONFIG=babylm_gpu for a GPU
-	@test -n "$(TEXT)" -o -f $(BABYLM)/text || { echo "error: give TEXT=, a folder of .txt or .train files" >&2; exit 1; }
-	@ls $(TEXT) $(VALIDATION) $(BLIMP) > /dev/null
-	@mkdir -p $(BABYLM)
-	@if test -n "$(TEXT)"; then \
-		if test ! -f $(BABYLM)/text || test ! -f $(BABYLM)/tokenizer/vocab.txt; then \
-			echo "$(TEXT)" > $(BABYLM)/text; \
-			echo "$(VALIDATION)" > $(BABYLM)/validation; \
-		fi; \
-	fi
-	@if test -n "$(VALIDATION)" && test ! -f $(BABYLM)/store/store.json; then echo "$(VALIDATION)" > $(BABYLM)/validation; fi
-	@touch $(BABYLM)/validation
-	@if test -n "$(TEXT)" -a "$(TEXT)" != "$(BABYLM_TEXT)" || test -n "$(VALIDATION)" -a "$(VALIDATION)" != "$(BABYLM_VALIDATION)"; then \
+	@ls $(BLIMP) > /dev/null
+	@if test ! -f $(BABYLM)/text; then \
+		test -n "$(TEXT)" || { echo "error: give TEXT=, a folder of .txt or .train files" >&2; exit 1; }; \
+		ls $(TEXT) $(VALIDATION) > /dev/null; \
+		mkdir -p $(BABYLM); \
+		printf '%s\n' "$(TEXT)" "$(VALIDATION)" > $(BABYLM)/text; \
+	elif test -n "$(TEXT)" -a "$(TEXT)" != "$(BABYLM_TEXT)" || test -n "$(VALIDATION)" -a "$(VALIDATION)" != "$(BABYLM_VALIDATION)"; then \
 		echo "error: $(BABYLM) is of TEXT=$(BABYLM_TEXT) VALIDATION=$(BABYLM_VALIDATION); remove it and runs/babylm_* for another text" >&2; \
 		exit 1; \
 	fi

@@ -42,30 +42,43 @@ def _is_exported_text(task: Task, row: Row) -> bool:
 
 def _flat_rows(task: Task, table: Sequence[NumberedRow], rows: Rows) -> NumberedRows:
     """Yield the data of each row with its labels, which are None where nobody gave them."""
-    labels_of_rows: list[Row | None] = []
-    num_several = 0
-    for number, row in table:
-        annotations = _submitted(row) if _is_exported_text(task, row) else []
-        num_several += len(annotations) > 1
-        labels = _labels_of(task, annotations[0], rows.where(number)) if annotations else None
-        labels_of_rows.append(labels)
-    if num_several:
-        _warn_of_several(rows.source, num_several)
-
+    labels_of_rows = _read_labels(task, table, rows)
     names: dict[str, None] = {}
     for labels in labels_of_rows:
         names.update(dict.fromkeys(labels or ()))
     for (number, row), labels in zip(table, labels_of_rows, strict=True):
-        if not _is_exported_text(task, row):
+        if _is_exported_text(task, row):
+            yield number, _flat_row(task, row, labels, names)
+        else:
             yield number, row
-            continue
-        flat = {"id": row.get("id"), **row["data"]}
-        if "annotations" in row:
-            flat.update(dict.fromkeys(_imported_labels(task, flat)))
-        is_annotated_set = labels is not None and task.problem_type == "multi_label_classification"
-        flat.update(dict.fromkeys(names, [] if is_annotated_set else None))
-        flat.update(labels or {})
-        yield number, flat
+
+
+def _read_labels(task: Task, table: Sequence[NumberedRow], rows: Rows) -> list[Row | None]:
+    """Return the columns of labels that each row gets, None where nobody annotated it."""
+    labels: list[Row | None] = []
+    num_several = 0
+    for number, row in table:
+        annotations = _submitted(row) if _is_exported_text(task, row) else []
+        num_several += len(annotations) > 1
+        if annotations:
+            labels.append(_labels_of(task, annotations[0], rows.where(number)))
+        else:
+            labels.append(None)
+    if num_several:
+        _warn_of_several(rows.source, num_several)
+    return labels
+
+
+def _flat_row(task: Task, row: Row, labels: Row | None, names: Iterable[str]) -> Row:
+    """Return the data of a row with its labels; `names` are the columns that any row has."""
+    flat = {"id": row.get("id"), **row["data"]}
+    if "annotations" in row:
+        flat.update(dict.fromkeys(_imported_labels(task, flat)))
+    # In a set of labels, what its annotator left out says that no class fits.
+    is_set = labels is not None and task.problem_type == "multi_label_classification"
+    flat.update(dict.fromkeys(names, [] if is_set else None))
+    flat.update(labels or {})
+    return flat
 
 
 def _imported_labels(task: Task, row: Row) -> set[str]:

@@ -147,6 +147,7 @@ def _read_object(content: Mapping[str, Any], text: str, where: str, counts: Coun
     quote = content.get("text", content.get("value"))
     covered = text[first:behind]
     is_inside = behind <= len(text)
+    # A browser may have counted the offsets.
     if isinstance(quote, str) and not (is_inside and quote.split() == covered.split()):
         first = _count_characters(text, first)
         behind = _count_characters(text, behind)
