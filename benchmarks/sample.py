@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bert_recipes.training.optimization import bfloat16_units
+from bert_recipes.training.optimization import bfloat16_unit
 
 
 OURS, STOCK_DEFAULTS = "ours", "stock_defaults"
@@ -81,9 +81,9 @@ class Sample:
     def precisions(self) -> list[str]:
         """Return the precisions to measure.
 
-        Without bfloat16 on a CPU that emulates it: there a large product takes minutes.
+        Without bfloat16 on a CPU where it is slower: an emulated large product takes minutes.
         """
-        if self.on_cpu and not bfloat16_units("cpu"):
+        if self.on_cpu and not bfloat16_unit("cpu"):
             return ["fp32"]
         return ["fp32", "bf16"]
 

@@ -63,9 +63,9 @@ RATES = {
 }
 
 
-def set_units(monkeypatch, units):
+def set_unit(monkeypatch, unit):
     """Say what computes in bfloat16 in hardware."""
-    monkeypatch.setattr("sample.bfloat16_units", lambda device: units)
+    monkeypatch.setattr("sample.bfloat16_unit", lambda device: unit)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def run(tmp_path, monkeypatch):
     """
 
     machine = describe_machine()
-    set_units(monkeypatch, ["AMX"])
+    set_unit(monkeypatch, "AMX")
 
     def run_suite(rates=RATES, **settings):
         started = []
@@ -117,29 +117,29 @@ def test_sides_take_turns_and_after_a_round_only_the_fastest_of_stock(run):
 
 
 @pytest.mark.parametrize(
-    ("units", "use_cpu", "section"),
-    [(["AMX"], True, "cpu"), ([], True, "cpu_without_bf16"), ([], False, "gpu")],
+    ("unit", "use_cpu", "section"),
+    [("AMX", True, "cpu"), (None, True, "cpu_without_bf16"), (None, False, "gpu")],
 )
 def test_stock_at_its_best_has_the_precision_that_suits_the_machine(
-    monkeypatch, units, use_cpu, section
+    monkeypatch, unit, use_cpu, section
 ):
-    set_units(monkeypatch, units)
+    set_unit(monkeypatch, unit)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert sides.section_of_machine(Sample(kind="", use_cpu=use_cpu)) == section
     has_bf16 = any(settings.get("bf16") for settings in stock_configurations(section).values())
     assert has_bf16 == (section != "cpu_without_bf16")
 
 
-@pytest.mark.parametrize("units", [["AMX"], []])
-def test_steps_and_predictions_are_in_bfloat16_where_the_cpu_has_it(monkeypatch, tmp_path, units):
-    set_units(monkeypatch, units)
+@pytest.mark.parametrize("unit", ["AMX", None])
+def test_steps_and_predictions_are_in_bfloat16_where_the_cpu_has_it(monkeypatch, tmp_path, unit):
+    set_unit(monkeypatch, unit)
     args = BenchmarkArguments(sizes=["tiny"], use_cpu=True)
     cases = Cases(args, tmp_path)
     (steps,) = cases.steps()
-    assert ("ours_bf16" in steps.samples) == bool(units)
+    assert ("ours_bf16" in steps.samples) == bool(unit)
     assert {STOCK_DEFAULTS, "ours_fp32", OURS, "muon"} <= steps.samples.keys()
     predictions = [case.samples[OURS].precision for case in cases.inference()]
-    assert predictions == (["fp32", "bf16"] if units else ["fp32"])
+    assert predictions == (["fp32", "bf16"] if unit else ["fp32"])
 
 
 def test_what_is_finished_stays_and_what_failed_is_measured_again(run):
@@ -171,7 +171,7 @@ def test_a_run_to_a_quality_gives_stock_its_fastest_configuration(run):
 
 
 def test_a_case_is_named_by_what_is_not_the_default(tmp_path, monkeypatch):
-    set_units(monkeypatch, ["AMX"])
+    set_unit(monkeypatch, "AMX")
     settings = {
         "documents": "mixed",
         "tokens_per_step": 256,

@@ -183,11 +183,11 @@ def test_predictions_are_timed_on_each_side(task_sample, side):
     assert result["examples_per_second"] > 0
 
 
-@pytest.mark.parametrize(("units", "precisions"), [(["AMX"], {"fp32", "bf16"}), ([], {"fp32"})])
+@pytest.mark.parametrize(("unit", "precisions"), [("AMX", {"fp32", "bf16"}), (None, {"fp32"})])
 def test_rates_of_matrix_products_are_measured_in_the_precisions_of_the_machine(
-    sample, monkeypatch, units, precisions
+    sample, monkeypatch, unit, precisions
 ):
-    monkeypatch.setattr("sample.bfloat16_units", lambda device: units)
+    monkeypatch.setattr("sample.bfloat16_unit", lambda device: unit)
     result = measure(replace(sample, kind="matmul", variant="small", use_cpu=True))
     assert set(result["best_gflops"]) == precisions
     rates = result["rates"]["fp32"].values()

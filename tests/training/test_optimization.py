@@ -167,16 +167,16 @@ def test_neither_a_resume_nor_a_step_without_gradients_changes_anything(name):
     assert torch.equal(train_linear(name, skip), weight)
 
 
-@pytest.mark.parametrize("units", [["some"], []])
-def test_muon_is_that_of_torch_beside_its_adamw(units, monkeypatch):
+@pytest.mark.parametrize("unit", ["AMX", None])
+def test_muon_is_that_of_torch_beside_its_adamw(unit, monkeypatch):
     """Tall, wide and square matrices; embeddings, biases, LayerNorms, the pooler and the output
     layer of two classes are AdamW's.
 
-    torch multiplies bfloat16 wherever it runs. Without units for it ours is the more exact one, and
-    a CPU rounds batches otherwise than single matrices.
+    torch multiplies bfloat16 wherever it runs. Without a unit for it ours is the more exact one,
+    and a CPU rounds batches otherwise than single matrices.
     """
-    tolerance = 1e-6 if units and optimization.bfloat16_units("cpu") else 3e-4
-    monkeypatch.setattr(optimization, "bfloat16_units", lambda device_type: units)
+    tolerance = 1e-6 if unit and optimization.bfloat16_unit("cpu") else 3e-4
+    monkeypatch.setattr(optimization, "bfloat16_unit", lambda device_type: unit)
     model = BertForPreTraining(pretraining_config("tiny", vocab_size=50))
     expected_model = copy.deepcopy(model)
     ours = create_optimizer("muon", model, learning_rate=2e-3, weight_decay=0.01)
@@ -212,7 +212,7 @@ def test_normuon_scales_the_rows_of_an_update_and_decays_what_it_makes_smaller(s
     """Li et al. 2025 (arXiv 2510.05491), algorithm 1, with an update that keeps its norm; Chen et
     al. 2025 (arXiv 2510.12402): a weight decays where it has the sign of its update.
     """
-    monkeypatch.setattr(optimization, "bfloat16_units", lambda device_type: [])
+    monkeypatch.setattr(optimization, "bfloat16_unit", lambda device_type: None)
     torch.manual_seed(0)
     model = nn.Linear(*reversed(shape))
     optimizer = create_optimizer("muon", model, learning_rate=0.01, muon=NORMUON)

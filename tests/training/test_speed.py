@@ -101,8 +101,8 @@ CPU part\t: 0xd4f
 def test_the_first_processor_is_described(tmp_path: Path, monkeypatch, text, model, instructions):
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text, encoding="utf-8")
-    facts = speed._read_cpu_facts(tmp_path / "cpuinfo")
-    monkeypatch.setattr(speed, "_read_cpu_facts", lambda: facts)
+    facts = speed.read_cpu_facts(tmp_path / "cpuinfo")
+    monkeypatch.setattr(speed, "read_cpu_facts", lambda: facts)
     described = describe_machine()
     assert described.get("processor_model") == model
     assert described.get("instructions") == instructions

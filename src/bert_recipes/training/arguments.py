@@ -37,7 +37,7 @@ from bert_recipes.training.optimization import (
     ADAM_OPTIMIZERS,
     OPTIMIZERS,
     SCHEDULES,
-    bfloat16_units,
+    bfloat16_unit,
 )
 
 
@@ -62,23 +62,23 @@ def choose_precision(precision: str, *, use_cpu: bool) -> Precision:
     Weights, optimizer state and losses stay in float32; the choice is about matrix products under
     autocast. The same machine always gives the same answer.
     """
-    units = bfloat16_units("cpu" if use_cpu else "cuda")
+    unit = bfloat16_unit("cpu" if use_cpu else "cuda")
     if precision == "fp16" and use_cpu:
         raise InputError(
             "precision is 'fp16'; a CPU has no fast fp16 products: use bf16, fp32 or auto"
         )
-    if precision == "bf16" and not use_cpu and not units:
+    if precision == "bf16" and not use_cpu and not unit:
         raise InputError(
             "precision is 'bf16'; this GPU has no bfloat16 units (compute capability below 8.0): "
             "use fp16"
         )
     if precision != "auto":
         return Precision(precision, "as asked")
-    if use_cpu and units:
-        return Precision("bf16", f"this CPU multiplies bfloat16 in hardware ({', '.join(units)})")
+    if use_cpu and unit:
+        return Precision("bf16", f"this CPU multiplies bfloat16 in hardware ({unit})")
     if use_cpu:
-        return Precision("fp32", "this CPU has neither AMX nor AVX512_BF16")
-    if units:
+        return Precision("fp32", "this CPU multiplies bfloat16 no faster")
+    if unit:
         return Precision("bf16", "this GPU has bfloat16 units")
     return Precision("fp16", "this GPU is older than 8.0")
 

@@ -7,6 +7,7 @@ length of a sequence, M predicted tokens, B sequences.
 """
 
 import ctypes
+import functools
 import logging
 import os
 import platform
@@ -118,7 +119,7 @@ def describe_machine(device: torch.device | None = None) -> dict[str, Any]:
     Args:
         device: What computes; None: a GPU where there is one.
     """
-    cpu_facts = _read_cpu_facts()
+    cpu_facts = read_cpu_facts()
     flags = (cpu_facts.get("flags") or cpu_facts.get("Features") or "").split()
     numbers = [f"{name} {cpu_facts[key]}" for key, name in _NUMBERS.items() if key in cpu_facts]
     instructions = [name for name in _INSTRUCTIONS if name in flags]
@@ -141,7 +142,8 @@ def describe_machine(device: torch.device | None = None) -> dict[str, Any]:
     }
 
 
-def _read_cpu_facts(file: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+@functools.cache
+def read_cpu_facts(file: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
     """Return the lines of the first processor; none where the system has no such file."""
     if not file.is_file():
         return {}
