@@ -55,7 +55,8 @@ class GeneratedSplit:
         documents: A key of `DOCUMENTS`.
     """
 
-    path = Path("generated")  # its name; nothing is read from there
+    name = "generated"
+    store_path = Path()  # nothing is read from there
 
     def __init__(
         self, num_tokens: int, vocab_size: int, *, documents: str = "long", seed: int = 12345

@@ -80,7 +80,7 @@ def measure_lengths(task_name: str, data_dir: str, vocabulary: str) -> tuple[int
     Its data is in data_dir, or in its glue/, squad/ or ner/.
     """
     from bert_recipes.finetuning.arguments import TaskArguments
-    from bert_recipes.finetuning.run import KIND_CLASSES
+    from bert_recipes.finetuning.run import make_kind
     from bert_recipes.tasks.catalogue import get_task
     from bert_recipes.tasks.sources import load_split
     from bert_recipes.tokenization.loading import load_tokenizer
@@ -99,8 +99,7 @@ def measure_lengths(task_name: str, data_dir: str, vocabulary: str) -> tuple[int
         lengths = np.array([_count_pieces(tokenizer, example) for example in split.examples])
         return tuple(np.bincount(np.minimum(lengths, limit.max_length)).tolist())
     settings = TaskArguments(task=task_name, max_seq_length=limit.max_length)
-    label_numbers = {name: number for number, name in enumerate(task.labels)}
-    kind = KIND_CLASSES[task.kind](task, tokenizer, settings, label_numbers)
+    kind = make_kind(task, tokenizer, settings)
     encoded = kind.encode(split, for_training=True)
     return tuple(np.bincount(encoded.lengths).tolist())
 

@@ -46,7 +46,7 @@ from bert_recipes.data.order import epoch_order
 from bert_recipes.data.store import open_store
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.kind import EncodedSplit
-from bert_recipes.finetuning.run import KIND_CLASSES
+from bert_recipes.finetuning.run import make_kind
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tasks.catalogue import get_task
@@ -431,8 +431,7 @@ def our_task_trainer(
     settings, args = parse_arguments(TaskArguments, FineTuningArguments, argv=arguments)
     task = get_task(sample.task)
     tokenizer = load_tokenizer(vocabulary_of(sample), do_lower_case=True)
-    label_numbers = {name: number for number, name in enumerate(task.labels)}
-    kind = KIND_CLASSES[task.kind](task, tokenizer, settings, label_numbers)
+    kind = make_kind(task, tokenizer, settings)
     return FineTuningTrainer(
         task_model(sample), args, kind, train_dataset=encoded, processing_class=tokenizer
     )

@@ -26,6 +26,7 @@ from bert_recipes.training.arguments import (
     ModelArguments,
     PhaseArguments,
     PreTrainingArguments,
+    check_teacher,
     plan_phases,
 )
 from bert_recipes.training.objectives import OBJECTIVES
@@ -53,6 +54,7 @@ def main() -> None:
         configs=CONFIGS,
     )
     model_args, data_args, args, phase_args, distillation_args = settings
+    check_teacher(model_args.objective, distillation_args)
     check_output_dir(args)
 
     # Importing these takes seconds: first refuse wrong settings.
@@ -103,7 +105,9 @@ def build_trainer(
     """Return the Trainer of the objective with its model, and the teacher or None."""
     from bert_recipes.training import pretraining
 
-    teacher = pretraining.load_teacher(distillation_args, data.tokenizer)
+    teacher = pretraining.load_teacher(
+        distillation_args.teacher, model_args.objective, data.tokenizer
+    )
     model = pretraining.build_model(model_args, distillation_args, data, teacher, args.seed)
     objective = OBJECTIVES[model_args.objective]
     trainer_class = objective.trainer_class(teacher, distillation_args)

@@ -25,6 +25,7 @@ from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import InputError, run_cli, saving
 from bert_recipes.features.arguments import SentenceArguments
 from bert_recipes.files import write_json
+from bert_recipes.rows import format_suffix
 
 
 def main() -> None:
@@ -64,7 +65,7 @@ def score_file(args: SentenceArguments, file: TextIO) -> None:
     from bert_recipes.features.likelihood import open_scorer
 
     path = Path(str(args.input_file))
-    columns = None if path.suffix.lower() == ".txt" else [args.text_column]
+    columns = None if format_suffix(path) == ".txt" else [args.text_column]
     sentences = [
         first if second is None else f"{first} ||| {second}"
         for first, second in read_inputs(path, columns)

@@ -183,7 +183,7 @@ def test_files_are_sorted_and_taken_once_and_others_are_logged(tmp_path, caplog)
     entries = [tmp_path / "b/2.txt", tmp_path / "b", str(tmp_path / "*/*.jsonl"), tmp_path / "b"]
 
     assert find_files(tmp_path) == files
-    assert "3 files are not read: hidden, or not of" in caplog.text
+    assert "4 files or folders are not read: hidden, or not of" in caplog.text
     assert find_files(entries) == files
     assert find_files(str(tmp_path / "**" / "*.txt")) == files[1:]
 
@@ -227,6 +227,14 @@ def test_patterns_match_what_pythons_glob_matches(tmp_path, pattern):
 
     assert sorted(map(str, find_files(str(tmp_path / pattern)))) == expected
     assert expected
+
+
+@pytest.mark.parametrize("pattern", ["**/b", "a/**/b", "a/b"])
+def test_a_pattern_that_leads_to_folders_gives_their_files(tmp_path, pattern):
+    for name in ("x.txt", "a/b/c/y.txt", "a/b/.z.txt", "a/b/.h/h.txt"):
+        write(tmp_path / name, "text")
+
+    assert find_files(str(tmp_path / pattern)) == [tmp_path / "a/b/c/y.txt"]
 
 
 @pytest.mark.parametrize("ids", [[[1, 2], 3], [1, [2, 3]], [[[1]], [2]], [[1], None]])
@@ -346,7 +354,8 @@ def test_a_text_in_a_json_document_may_be_as_long_as_a_line(tmp_path):
 def test_a_name_that_cannot_be_read_as_a_file_is_refused(tmp_path, make):
     make(tmp_path / "a.txt")
 
-    assert f"{tmp_path / 'a.txt'}: not a file that can be read" in error_of(tmp_path)
+    for entry in (tmp_path, tmp_path / "a.txt"):
+        assert f"{tmp_path / 'a.txt'}: not a file that can be read" in error_of(entry)
 
 
 def test_descriptions_of_files_hold_no_absolute_path(tmp_path):

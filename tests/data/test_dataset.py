@@ -163,7 +163,7 @@ def test_the_table_is_the_same_for_any_number_of_processes_and_blocks(make, monk
     pairs = make().format
 
     def table(num_processes):
-        return b"".join(rows.tobytes() for rows in pairs.index(3, num_processes))
+        return b"".join(rows.tobytes() for rows in pairs.build_table(3, num_processes))
 
     alone = table(1)
 
@@ -289,7 +289,7 @@ def test_settings_that_cannot_be_are_named(make, settings, message):
 
 def test_one_document_is_refused(tmp_path):
     store = write_store(tmp_path / "store", [[[5, 6], [7]]])
-    with pytest.raises(InputError, match=r"1 document\(s\); pairs need 2"):
+    with pytest.raises(InputError, match=r"1 document\(s\) in \w+; pairs need 2"):
         PreTrainingDataset(store, **IDS)
 
 

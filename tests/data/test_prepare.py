@@ -100,7 +100,7 @@ def test_an_edit_that_changes_the_size_of_a_file_makes_its_shard_again_alone(tmp
 
 def test_files_to_train_on_that_are_named_for_measuring_are_a_warning(tmp_path, caplog):
     names = ["wiki.train.raw", "wiki.test.raw", "latest.txt", "the_test_of_time.txt"]
-    names += ["test-00000-of-00001.parquet", "valid.txt.gz"]
+    names += ["test-00000-of-00001.parquet", "valid.raw.GZ"]
     for name in names:
         (tmp_path / name).write_text("A tree grows.")
     arguments = CorpusArguments(tokenizer="t", output_dir="store", files=[str(tmp_path)])

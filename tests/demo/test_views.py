@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -190,6 +191,15 @@ def test_a_choice_is_made_of_any_number(fine_tuned, lines_of):
     assert list(probabilities.values()) == pytest.approx(line["probabilities"], abs=2e-6)
     probabilities, _ = views.choose(model, "ab", "a\n\nb\nc\nef")
     assert list(probabilities) == ["1. a", "2. b", "3. c", "4. ef"]
+
+
+def test_the_start_of_choices_may_be_in_them():
+    task = SimpleNamespace(kind="multiple_choice", text_columns=("context", "start"))
+    model = SimpleNamespace(second_is_optional=False, predictor=SimpleNamespace(task=task))
+    assert views.make_row(model, "ab", "") == {"context": "ab", "start": ""}
+    task.kind = "sequence_classification"
+    with pytest.raises(InputError, match="start is empty"):
+        views.make_row(model, "ab", "")
 
 
 def test_attention_is_drawn_for_a_head_the_mean_and_all(demo_model):

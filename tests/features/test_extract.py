@@ -61,6 +61,11 @@ def test_layers_are_summed_put_side_by_side_or_kept_apart():
     assert joined.take(states)[0].tolist() == [1e3, 1e3, 1e4, 1e4, 1e5, 1e5, 1e6, 1e6]
 
 
+def test_no_layers_are_refused():
+    with pytest.raises(InputError, match=r"layers is .*: it names none"):
+        FeatureArguments("model", "texts.txt", layers=[","])
+
+
 @pytest.mark.parametrize(("device", "fast_layers"), [("cuda", "off"), ("cpu", "auto")])
 def test_a_gpu_needs_no_kernels_of_the_cpu(tiny_checkpoint, monkeypatch, device, fast_layers):
     chosen = []

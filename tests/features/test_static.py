@@ -314,6 +314,9 @@ def test_a_task_that_cannot_be_compared_is_refused(checkpoint, tmp_path):
     numbers = write_task(tmp_path / "a", constant, problem_type="regression", metrics=["pearson"])
     with pytest.raises(InputError, match="neither one class per text nor tags O, B-X, I-X"):
         compare_task(numbers, checkpoint)
+    planted = write_task(tmp_path / "c", planted_rows, labels=["bad", "good"])
+    with pytest.raises(InputError, match="words has no effect on task"):
+        compare_task(planted, checkpoint, words=["a"])
     one_label = write_task(tmp_path / "b", constant, labels=["bad", "good"])
     with pytest.raises(InputError, match=r"train.jsonl: all examples have one label"):
         compare_task(one_label, checkpoint)

@@ -17,8 +17,6 @@ from bert_recipes.exporting.onnx import head_of, open_stock
 from bert_recipes.features.extract import open_encoder
 from bert_recipes.finetuning.arguments import TaskArguments, choose_checkpoint
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
-from bert_recipes.finetuning.sequence_classification import SequenceClassification
-from bert_recipes.finetuning.token_classification import TokenClassification
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.checkpoints import open_checkpoint
 from bert_recipes.tasks.catalogue import get_task
@@ -31,11 +29,11 @@ POOLER = {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}
 WORDS = "bert.embeddings.word_embeddings.weight"
 
 
-def open_for(folder, task, kind=SequenceClassification, seed=1, needs_head=False, **settings):
+def open_for(folder, task, seed=1, needs_head=False, **settings):
     tokenizer = open_tokenizer(str(folder))
     arguments = TaskArguments(task=task, **{"max_seq_length": 64} | settings)
     return open_model(
-        str(folder), get_task(task), kind, tokenizer, arguments, seed=seed, needs_head=needs_head
+        str(folder), get_task(task), tokenizer, arguments, seed=seed, needs_head=needs_head
     )
 
 
@@ -69,9 +67,7 @@ def learning(model):
 
 def test_a_new_head_is_a_cut_off_normal_without_bias_on_the_checkpoints_encoder(tiny_checkpoint):
     """google-research/bert run_classifier.py `create_model`: truncated_normal_initializer(0.02)."""
-    models = [
-        open_for(tiny_checkpoint, "conll2003", TokenClassification, seed) for seed in (1, 1, 2)
-    ]
+    models = [open_for(tiny_checkpoint, "conll2003", seed) for seed in (1, 1, 2)]
     head, again, other = [model.classifier for model in models]
     # Drawn anew beyond two deviations, not cut down to them.
     assert head.weight.abs().max() < torch.tensor(0.04)
@@ -122,7 +118,7 @@ def test_a_head_of_another_kind_of_task_is_drawn_also_where_its_layer_has_the_sa
     settings = TaskArguments(task="conll2003", max_seq_length=64)
     heads = []
     for seed in (1, 2):
-        model = open_model(str(mnli_run), tags, TokenClassification, tokenizer, settings, seed=seed)
+        model = open_model(str(mnli_run), tags, tokenizer, settings, seed=seed)
         heads.append(model.classifier.weight)
     assert heads[0].shape == before.shape
     assert not torch.equal(heads[0], before)
@@ -172,7 +168,7 @@ def test_labels_that_differ_in_case_alone_are_the_same_in_the_order_of_the_check
 def test_labels_that_only_case_tells_apart_are_others(mnli_run):
     task = replace(get_task("mnli"), labels=("a", "A", "b"))
     settings = TaskArguments(task="mnli", max_seq_length=64)
-    opened = (task, SequenceClassification, open_tokenizer(str(mnli_run)), settings)
+    opened = (task, open_tokenizer(str(mnli_run)), settings)
     edit_config(mnli_run, id2label={0: "b", 1: "A", 2: "a"})
     model = open_model(str(mnli_run), *opened, seed=1, needs_head=True)
     assert model.config.id2label == {0: "b", 1: "A", 2: "a"}

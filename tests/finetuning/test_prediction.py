@@ -103,6 +103,12 @@ def test_other_inputs_than_windows_do_not_take_the_pool_of_training(tmp_path):
     assert InputArguments(long_documents="head").resolved(config, name)["pool"] is None
 
 
+def test_choices_without_their_context_are_for_tasks_with_choices(tiny_runs):
+    run = tiny_runs("token_classification")
+    with pytest.raises(InputError, match="context is none, for choices without theirs"):
+        load(run, data_of(run), context="none")
+
+
 def test_a_file_with_the_name_of_the_columns_of_tags_is_not_replaced(tmp_path):
     (tmp_path / "test.conll").write_text("gold O\n")
     args = PredictionArguments(
@@ -171,9 +177,11 @@ def test_choices_may_be_fewer_than_columns_and_their_context_empty(tmp_path):
         {"start": "s", "a": "d", "b": "e"},
     ]
     json_file = tmp_path / "in.jsonl"
-    json_file.write_text("\n".join(map(json.dumps, rows)))
-    (chunk,) = read_chunks(json_file, task)
-    assert chunk.split.examples[1].choices == ("s d", "s e")
+    for in_order in (rows, rows[::-1]):  # a column may begin later
+        json_file.write_text("\n".join(map(json.dumps, in_order)))
+        (chunk,) = read_chunks(json_file, task)
+        choices = {example.choices for example in chunk.split.examples}
+        assert choices == {("d", "e", "f"), ("s d", "s e")}
     for row, message in (("x,,d,,", "1 choices; two or more"), ('"",,,,', "no input in it")):
         file.write_text(f"context,start,a,b,c\n{row}\n")
         with pytest.raises(InputError, match=message):

@@ -7,16 +7,16 @@ import pytest
 import torch
 import transformers
 
-from bert_recipes.finetuning.run import KIND_CLASSES
+from bert_recipes.finetuning.checkpoints import HEADS
 
 
 # Of the runs; a pipeline cuts longer texts by another rule.
 MAX_SEQ_LENGTH = 40
 
 
-@pytest.mark.parametrize("kind", KIND_CLASSES)
+@pytest.mark.parametrize("kind", HEADS)
 def test_a_run_opens_in_stock_transformers_with_nothing_missing(tiny_runs, kind):
-    stock_class = getattr(transformers, KIND_CLASSES[kind].auto_class)
+    stock_class = getattr(transformers, f"AutoModel{HEADS[kind]}")
     model, info = stock_class.from_pretrained(tiny_runs(kind), output_loading_info=True)
     assert type(model).__module__.startswith("transformers.models.bert.")
     assert not any(info.values())

@@ -18,7 +18,8 @@ from transformers import BertConfig, set_seed
 from two_processes import end_processes, save_gradients
 
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
-from bert_recipes.finetuning.run import KIND_CLASSES
+from bert_recipes.finetuning.checkpoints import HEADS
+from bert_recipes.finetuning.run import make_kind
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.examples import (
@@ -100,7 +101,7 @@ def make_model(kind: str, vocab_size: int, num_labels: int, dropout: float) -> A
         num_labels=num_labels,
     )
     set_seed(0)
-    return getattr(transformers, KIND_CLASSES[kind].auto_class.replace("AutoModel", "Bert"))(config)
+    return getattr(transformers, f"Bert{HEADS[kind]}")(config)
 
 
 def finetuning_run(
@@ -136,8 +137,7 @@ def finetuning_run(
         max_query_length=8,
         class_weights=class_weights,
     )
-    label2id = {name: number for number, name in enumerate(task.labels)}
-    encoder = KIND_CLASSES[kind](task, tokenizer, task_args, label2id)
+    encoder = make_kind(task, tokenizer, task_args)
     model = make_model(kind, len(tokenizer), len(task.labels) or 2, dropout)
     model.base_model.requires_grad_(not freeze_encoder)
     recorder = Recorder(model)

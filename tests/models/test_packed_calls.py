@@ -206,6 +206,12 @@ def test_models_that_it_does_not_serve_say_why(caplog):
     with caplog.at_level("INFO"):
         assert not model.use_fast_layers("plain")
     assert "hidden_act is relu" in caplog.text
+    # Keys would be fewer than queries, which flash attention aligns at their ends.
+    decoder = make_model(BertModel, is_decoder=True)
+    decoder.computes_pads = True
+    with caplog.at_level("INFO"):
+        assert not decoder.use_fast_layers("eager")
+    assert "it is a decoder that computes pads" in caplog.text
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.int32])

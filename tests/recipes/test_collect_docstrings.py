@@ -89,7 +89,8 @@ def test_the_same_installation_gives_the_same_bytes_with_any_number_of_workers(
 
 
 def test_every_kind_of_source_gives_paragraphs():
-    packages, missing = dependencies(["numpy", "no-such-package"])
+    elsewhere = "other-package; sys_platform == 'nowhere'"
+    packages, missing = dependencies(["numpy", "no-such-package", elsewhere])
 
     assert missing == ["no-such-package"]
 

@@ -76,6 +76,7 @@ def test_other_inputs_than_those_of_the_run_are_named(
     BertForPreTraining(pretraining_config("2/32", vocab_size=len(tokenizer))).save_pretrained(model)
     tokenizer.save_pretrained(model)
     of_run = {"max_seq_length": 32, "pair_label": "order", "max_eval_pairs": 10}
+    of_run |= {"phase2_steps": 0, "phase2_max_seq_length": 512}  # one phase
     masks = {"mlm_probability": 0.3, "mlm_probability_end": 0.2}
     same = ("short_seq_prob", "mask_rate", "keep_rate", "random_rate", "whole_word")
     for name in (*same, "selection", "input_format", "max_predictions_per_seq"):

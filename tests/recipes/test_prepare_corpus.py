@@ -20,9 +20,9 @@ from bert_recipes.data.encoding import (
     DocumentEncoder,
     TextBatch,
     batch_documents,
-    encode_in_order,
 )
 from bert_recipes.data.prepare import CorpusArguments, format_report, prepare_store
+from bert_recipes.data.processes import run_in_order
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError
 from bert_recipes.tokenization.loading import load_tokenizer
@@ -475,7 +475,7 @@ def end_the_process(text):
 def test_a_process_that_was_killed_is_an_error_and_no_hang():
     batches = [TextBatch("train", [["red"]])] * 3
     with pytest.raises(InputError, match="one of the 2 processes was killed"):
-        list(encode_in_order(batches, DocumentEncoder(end_the_process, end_the_process), 2))
+        list(run_in_order(DocumentEncoder(end_the_process, end_the_process), batches, 2))
 
 
 @pytest.mark.parametrize(

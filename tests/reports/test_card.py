@@ -400,6 +400,7 @@ def test_figures_of_another_network_are_no_results_of_the_model(copy_of, objecti
     names = {result.metric_name for result in card.data.eval_results}
     assert ("mlm loss" in names) is (objective == "mlm")
     assert "disc accuracy" in names
+    assert "masked-LM accuracy of the generator (baseline" in card.text
 
 
 def test_the_card_has_the_rates_and_masks_that_change_and_the_older_text(copy_of):

@@ -127,6 +127,8 @@ def test_nothing_is_marked_where_nothing_can_be_compared(pair_of, loss, facts):
         ({"eval_nsp_accuracy": 0.6}, {"eval_nsp_accuracy": 0.65, "eval_pairs": 9e4}, True),
         ({"eval_f1": 0.8, "intervals": {"f1": [0.76, 0.84]}}, {"eval_f1": 0.83}, False),
         ({"eval_f1": 0.8, "intervals": {"f1": [0.76, 0.84]}}, {"eval_f1": 0.85}, True),
+        # An interval that is cut off at 1 is as wide above.
+        ({"eval_f1": 0.99, "intervals": {"f1": [0.96, 1.0]}}, {"eval_f1": 0.965}, False),
         ({"eval_f1": 0.8}, {"eval_f1": 0.81}, True),  # without an interval
     ],
 )

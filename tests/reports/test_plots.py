@@ -48,6 +48,13 @@ def test_a_plot_of_the_page_needs_no_font_or_size_and_may_be_empty():
     assert len(ticks) == len(set(ticks)) >= 1
 
 
+def test_passes_and_words_may_all_be_below_one():
+    line = Line("a", [0.1, 0.2, 0.5, 0.9], [0.5, 0.6, 0.6, 0.7])
+    svg = panel_plot(Panel("t", "", (line,), limits=(2, 3), x_label="million words seen"))["svg"]
+    ticks = [text for text in re.findall(r"<text[^>]*>([\d.]+)</text>", svg) if float(text) < 1]
+    assert len(ticks) == len(set(ticks)) >= 4
+
+
 def test_losses_of_other_names_are_drawn_too():
     panel = pretraining_panels([{"step": step, "loss": 9.0 - step} for step in (1, 2, 3)])[0]
     assert (panel.title, panel.lines[0].values) == ("Loss", [8.0, 7.0, 6.0])

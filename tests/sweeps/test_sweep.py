@@ -301,6 +301,8 @@ def test_a_run_that_was_killed_before_its_last_file_resumes(bench, sweep):
     assert (half / "all_results.json").is_file()
     assert not (half / "task.yaml").is_file()
     (half / "extra.json").touch()
+    # The first run had ended, and the sweep before it removed this.
+    (half.parent / "seed-1" / "checkpoint-9").mkdir()
     bench.plan(scores=SCORES)
     assert sweep().returncode == 0
     assert [call["seed"] for call in bench.calls()[:3]] == ["1", "2", "2"]
@@ -586,6 +588,14 @@ def test_the_run_in_progress_ends_with_the_sweep(tmp_path, bench, run, num_signa
     assert time.perf_counter() - start < SECONDS_TO_END
     with pytest.raises(ProcessLookupError):
         os.kill(wait_for_number(log), 0)
+
+
+def test_the_children_of_a_launcher_that_fails_end_too(tmp_path):
+    log = tmp_path / "log"
+    launcher = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEPING!r}])"
+    launcher += "; import time; time.sleep(2); sys.exit(3)"
+    assert run_process([sys.executable, "-c", launcher], log, "group") == 3
+    assert not is_running(wait_for_number(log))
 
 
 @pytest.mark.slow

@@ -63,6 +63,12 @@ def test_choices_that_count_from_one_say_so(read):
     assert [example.label for example in examples] == [0, 1]
 
 
+def test_a_number_among_names_is_refused(read):
+    rows = [row_of(["a", "b"], "yes"), row_of(["a", "b"], 1)]
+    with pytest.raises(InputError, match="line 2"):
+        read(LIST + "labels: [no, yes]\n", rows)
+
+
 def test_choices_of_arc_are_read_as_they_are_published(read):
     rows = [
         row_of({"text": ["ant", "bee"], "label": ["A", "B"]}, "B"),

@@ -54,6 +54,13 @@ def test_an_index_may_begin_anew_in_each_sentence_or_document_or_never(read_tags
     assert sizes == [len(sentence.split()) for sentence in numbers]
 
 
+def test_marks_of_documents_may_be_indented(read):
+    mark = " -DOCSTART- X O"
+    content = "\n\n".join([mark, "Mara 1 B-PER", "Ole 1 B-PER", mark, "sails 1 O"]) + "\n"
+    _, examples = read(f"kind: token_classification\n{LABELS}", content, "train.txt")
+    assert [example.document for example in examples] == [0, 0, 1]
+
+
 NAMED = "# global.columns = X FORM Y NER Z\n"
 
 

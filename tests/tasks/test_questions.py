@@ -89,6 +89,16 @@ def test_wrong_offsets_are_mended_or_left_out_and_counted(load, caplog):
     assert "question 3 (id c): the answer '1902' is not at its answer_start 45" in caplog.text
 
 
+def test_a_lost_answer_beside_others_is_counted_and_one_without_a_start_is_not_wrong(load, caplog):
+    row = question("a", "1911", 32)
+    row["answers"].append({"text": "Anna Dahl", "answer_start": 40})
+    split = load(row, question("b", "Anna Dahl"))
+    assert answers_of(split) == [ANSWER, ANSWER]
+    (warning,) = caplog.messages
+    assert "1 answers beside others are left out: they are not in their paragraphs" in warning
+    assert "question 1 (id a): the answer '1911' is not at its answer_start 32" in warning
+
+
 def test_training_in_which_no_answer_is_found_is_refused(load):
     message = r"question 1 \(id a\): the answer 'Anna  Dahl' is not at its .* -1, .*counts the char"
     with pytest.raises(InputError, match=message):
@@ -160,12 +170,18 @@ def test_answers_are_read_in_every_form(read, answers, expected):
 
 @pytest.mark.parametrize(
     ("text", "start", "found"),
-    [("1902", "32", 32), ("1902", 58.0, 58), ("Anna Dahl", "", 40), ("Anna Dahl", "[7]", 40)],
+    [
+        ("1902", "32", 32),
+        ("1902", 58.0, 58),
+        (1902, 58, 58),
+        ("Anna Dahl", "", 40),
+        ("Anna Dahl", "[7]", 40),
+    ],
 )
 def test_a_flat_table_may_have_a_column_of_starts(read, text, start, found):
     row = {"question": "?", "context": CONTEXT, "answer_text": text, "answer_start": start}
     _, (example,) = read(KEYS + "label_column: answer_text\n", [row])
-    assert example.answers == (Answer(text=text, answer_start=found),)
+    assert example.answers == (Answer(text=str(text), answer_start=found),)
 
 
 def test_articles_may_stand_one_a_line_and_paragraphs_may_have_no_questions(read):

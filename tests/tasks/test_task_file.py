@@ -222,6 +222,10 @@ def test_a_file_that_is_no_task_is_one_line(refuse, text, message):
             "validation_splits: metrics of validation_a and validation__a would have one name",
         ),
         (
+            {"files": "{validation: b, validation_test: c}"},
+            "validation_splits: metrics of validation_test have the names of a test split",
+        ),
+        (
             {"files": "{hard: a, test_hard: b}", "test_splits": "[hard, test_hard]"},
             "test_splits: metrics of hard and test_hard would have one name",
         ),
@@ -414,6 +418,21 @@ def test_labels_that_are_not_named_are_those_of_the_training_file(
     caplog.clear()
     log_found_labels(written)
     assert not caplog.messages
+
+
+def test_found_labels_are_logged_from_whatever_folder_the_data_is(tmp_path, write, caplog):
+    caplog.set_level("INFO")
+    write("other/train.jsonl", [{"t": "x", "label": "no"}, {"t": "y", "label": "No"}])
+    file = write("own.yaml", f"{TEXTS}files: {{train: tickets.csv}}\n")
+    log_found_labels(read_task_file(file, str(tmp_path / "other")))
+    assert "labels: not given; the 2 of train.jsonl are taken" in caplog.text
+    assert "are two classes, though they differ in case" in caplog.text
+
+
+def test_a_cell_that_is_no_label_is_named_with_its_place(read):
+    rows = [{"t": "x", "label": "no"}, {"t": "y", "label": '{"no": 1}'}]
+    with pytest.raises(InputError, match=r"train\.jsonl, line 2: .* is no label"):
+        read(TEXTS, rows)
 
 
 @pytest.mark.parametrize(

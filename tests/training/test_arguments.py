@@ -15,6 +15,7 @@ from bert_recipes.training.arguments import (
     ModelArguments,
     PhaseArguments,
     PreTrainingArguments,
+    check_teacher,
     choose_precision,
     plan_phases,
 )
@@ -302,7 +303,8 @@ def resolve(repository):
 
 def test_evaluations_of_a_file_for_days_do_not_take_the_minutes(resolve, caplog):
     assert resolve("bert_base")["max_eval_pairs"] == 10_000
-    assert resolve("bert_base", "--max_minutes", "null")["max_eval_pairs"] == 10_000
+    values = resolve("bert_base", "--max_minutes", "null")
+    assert (values["max_eval_pairs"], values["max_steps"]) == (10_000, 1_000_000)
     assert "max_eval_pairs" not in caplog.text
     assert resolve("bert_base", "--max_minutes", 15)["max_eval_pairs"] == 2000
     assert "max_eval_pairs of the file becomes 2000" in caplog.text
@@ -437,6 +439,35 @@ def phases_of(tmp_path, **second):
     return plan_phases(
         make(tmp_path, num_train_epochs=2), DataArguments(store="a"), PhaseArguments(**second)
     )
+
+
+@pytest.mark.parametrize("objective", ["distilbert", "tinybert"])
+def test_an_objective_with_a_teacher_takes_it(resolve, objective):
+    flags = ("--objective", objective, "--teacher", "x")
+    values = resolve("quickstart", *flags)
+    names = DistillationArguments.__dataclass_fields__
+    check_teacher(objective, DistillationArguments(**{name: values[name] for name in names}))
+
+
+@pytest.mark.parametrize(
+    ("objective", "flags", "words"),
+    [
+        ("distilbert", "", "^--objective distilbert needs a teacher: give --teacher CHECKPOINT$"),
+        ("tinybert", "", "^--objective tinybert needs a teacher"),
+        ("bert", "--teacher x", "^teacher has no .* --objective bert: leave .* distilbert or tiny"),
+        ("mlm", "--teacher x --temperature 2", "^teacher has no meaning with --objective mlm"),
+        ("mlm", "--temperature 2", "^temperature has no .* or give --objective distilbert$"),
+        ("tinybert", "--teacher x --alpha_ce 1", "^alpha_ce has no meaning with .* tinybert"),
+        ("tinybert", "--teacher x --student_layers 2", "^student_layers has no meaning with"),
+        ("distilbert", "--teacher x --temperature null", "^temperature is null; .* needs a number"),
+    ],
+)
+def test_a_teacher_and_its_weights_belong_to_an_objective(resolve, objective, flags, words):
+    values = resolve("quickstart", "--objective", objective, *flags.split())
+    names = DistillationArguments.__dataclass_fields__
+    args = DistillationArguments(**{name: values[name] for name in names})
+    with pytest.raises(InputError, match=words):
+        check_teacher(objective, args)
 
 
 def data_of(_, **settings):

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import shutil
 import signal
 import time
@@ -48,6 +49,7 @@ from bert_recipes.training.bert_trainer import (
 from bert_recipes.training.callbacks import DrawPieces
 from bert_recipes.training.console import LogPrinter
 from bert_recipes.training.optimization import Muon
+from bert_recipes.training.replaced_tokens import ElectraTrainer
 from bert_recipes.training.speed import BatchStats
 
 
@@ -238,7 +240,7 @@ def test_checkpoints_after_given_passes_stay_whatever_the_limit_and_a_resume(sma
     assert steps() == [3, 5, 10, 12]
 
 
-def test_a_checkpoint_after_whole_passes_is_that_of_the_last_step(small_store, tmp_path):
+def test_a_checkpoint_after_whole_passes_is_that_of_the_last_step(small_store, tmp_path, caplog):
     """The steps of the passes are rounded down."""
     result = small_run(
         store=str(small_store),
@@ -247,11 +249,13 @@ def test_a_checkpoint_after_whole_passes_is_that_of_the_last_step(small_store, t
         num_train_epochs=1.0,
         per_device_train_batch_size=7,
         save_strategy="no",
-        save_at_epochs=[1.0],
+        save_at_epochs=[1.0, 2.5],
     )
     trainer = result["trainer"]
     assert trainer.kept_steps == [trainer.state.max_steps]
     assert trainer.epochs_at(trainer.state.max_steps) < 1.0
+    (warning,) = [text for text in caplog.messages if text.startswith("save_at_epochs")]
+    assert re.search(r"ended after 0\.9\d* passes; no checkpoint at 2\.5$", warning)
 
 
 def test_a_model_has_the_sampled_softmax_while_its_trainer_trains(small_store, tmp_path):
@@ -618,6 +622,9 @@ def test_electra_is_for_its_own_trainer(tmp_path):
     args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=1)
     with pytest.raises(InputError, match="give it to ElectraTrainer"):
         BertTrainer(MEMBERS["electra"](config), args)
+    model = MEMBERS["electra"](config)
+    with pytest.raises(InputError, match="ElectraTrainer needs a DataCollatorForPreTraining"):
+        ElectraTrainer(model, args, train_dataset=rows(), data_collator=default_data_collator)
 
 
 @pytest.mark.parametrize("is_shifted", [True, False])

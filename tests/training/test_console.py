@@ -52,36 +52,65 @@ def test_an_evaluation_line_has_the_metrics_and_nothing_about_the_measuring(logs
     assert evaluation_line(logs, 0, 0) == f"held out: {line}"
 
 
-def test_the_pace_says_how_long_the_run_will_take():
-    state = TrainerState(global_step=2, max_steps=1_000_000)
-    line = pace_line(SimpleNamespace(), state, 3.37)
-    assert line == (
-        "step         2/1,000,000  a step takes 3.4 s: 1,000,000 steps take about 39.0 days, "
-        "without evaluations"
-    )
-    state = TrainerState(global_step=30, max_steps=NO_STEP_LIMIT)
-    line = pace_line(SimpleNamespace(max_minutes=30.0), state, 0.1)
-    assert line == "step      30  a step takes 0.1 s: about 18,000 steps in 30 minutes"
-    args = SimpleNamespace(max_minutes=30.0)
-    trainer = SimpleNamespace(epochs_at=lambda steps: steps / 60)
-    line = pace_line(args, state, 0.1, trainer)
-    assert line.endswith("about 18,000 steps in 30 minutes (300 passes over the data)")
-    line = pace_line(args, state, 21.23, trainer)
-    assert "85 steps in 30 minutes (1.4 passes over the data)" in line
-    line = pace_line(SimpleNamespace(max_minutes=30.0), state, 21.23)
-    assert (
-        "a step takes 21 s: about 85 steps in 30 minutes, which are few: the smallest models "
-        "learn most in" in line
-    )
+def make_trainer(step, max_steps, max_minutes=None, **attributes):
+    """What the lines need of a Trainer whose data is 60 steps long."""
+    defaults = {
+        "args": SimpleNamespace(max_minutes=max_minutes, gradient_accumulation_steps=2),
+        "state": TrainerState(global_step=step, max_steps=max_steps, is_world_process_zero=True),
+        "epochs_at": lambda steps: steps / 60,
+        "num_resumed_steps": 0,
+        "num_phases": 1,
+    }
+    return SimpleNamespace(**defaults | attributes)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "seconds", "line"),
+    [
+        (
+            make_trainer(2, 1_000_000),
+            3.37,
+            "step         2/1,000,000  a step takes 3.4 s: 1,000,000 steps take about 39.0 days, "
+            "without evaluations (16,667 passes over the data)",
+        ),
+        (
+            make_trainer(2, 100, num_phases=2),
+            3.37,
+            "step   2/100  a step takes 3.4 s: 100 steps take about 6 min, without evaluations, "
+            "if inputs of the second phase were as short as those of the first",
+        ),
+        (
+            make_trainer(30, NO_STEP_LIMIT, max_minutes=30.0),
+            0.1,
+            "step      30  a step takes 0.1 s: about 18,000 steps in 30 minutes (300 passes over "
+            "the data)",
+        ),
+        (
+            make_trainer(30, NO_STEP_LIMIT, max_minutes=30.0),
+            21.23,
+            "step      30  a step takes 21 s: about 85 steps in 30 minutes (1.4 passes over the "
+            "data), which are few: the smallest models learn most in their first 3,000 "
+            "(docs/books.md)",
+        ),
+        (
+            make_trainer(571, 1100, num_resumed_steps=567),
+            0.7,
+            "step   571/1,100  a step takes 0.7 s: the 533 steps of this start take about 6 min "
+            "(8.9 passes over the data)",
+        ),
+    ],
+)
+def test_the_pace_says_how_long_the_run_will_take(trainer, seconds, line):
+    assert pace_line(trainer, seconds) == line
 
 
 def printed_lines(monkeypatch, capsys, times):
     """(time, line) of a run of one micro-batch at each of the times; two make a step."""
     clock = [0.0]
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    args = SimpleNamespace(gradient_accumulation_steps=2, max_minutes=None)
-    state = TrainerState(max_steps=1000, is_world_process_zero=True)
-    printer, printed = LogPrinter(), []
+    trainer = make_trainer(0, 1000)
+    args, state = trainer.args, trainer.state
+    printer, printed = LogPrinter(trainer), []
     printer.on_train_begin(args, state, None)
     printer.on_step_begin(args, state, None)
     for number, clock[0] in enumerate(times, 1):
@@ -102,7 +131,8 @@ def test_the_first_line_comes_within_seconds_and_no_minute_passes_without_one(mo
     first, second, third = printed_lines(monkeypatch, capsys, times)
     assert first == (
         3.5,
-        "step     2/1,000  a step takes 1 s: 1,000 steps take about 17 min, without evaluations",
+        "step     2/1,000  a step takes 1 s: 1,000 steps take about 17 min, without evaluations "
+        "(17 passes over the data)",
     )
     assert second == (64.0, "step    62/1,000  ")
     assert third[0] == 124.5
@@ -114,18 +144,10 @@ def test_a_long_micro_batch_is_enough_to_say_the_pace(monkeypatch, capsys):
     assert line.startswith("step     0/1,000  a step takes 18 s: 1,000 steps take about 5.0 h")
 
 
-def test_a_resumed_run_says_how_long_the_rest_takes():
-    args = SimpleNamespace(max_minutes=None)
-    state = SimpleNamespace(max_steps=1100, global_step=571)
-    trainer = SimpleNamespace(num_resumed_steps=567, phases=[1, 2])
-    line = pace_line(args, state, 0.7, trainer)
-    assert line.endswith("a step takes 0.7 s: the 533 steps of this start take about 6 min")
-
-
 def test_other_processes_print_nothing(monkeypatch, capsys):
     clock = iter(range(0, 10_000, 100))
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    state, printer = TrainerState(max_steps=1000, is_world_process_zero=False), LogPrinter()
+    state, printer = TrainerState(max_steps=1000, is_world_process_zero=False), LogPrinter(None)
     printer.on_train_begin(None, state, None)
     for _ in range(5):
         printer.on_step_begin(None, state, None)

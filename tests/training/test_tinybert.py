@@ -270,8 +270,3 @@ def test_what_cannot_be_compared_is_one_line(make_trainer):
             make_trainer(make_teacher(), make_model(1, **changes))
     with pytest.raises(InputError, match="size 2/32 has 32 units, which 12 heads cannot share"):
         make_model(1, num_attention_heads=12)
-    imitates = {"alpha_attn": 1.0, "alpha_hidn": 1.0, "alpha_embd": 1.0}
-    with pytest.raises(InputError, match="--objective tinybert needs a teacher"):
-        DistillationArguments(**imitates)
-    with pytest.raises(InputError, match="alpha_ce is of another objective"):
-        DistillationArguments(teacher="x", alpha_ce=1.0, **imitates)

@@ -21,13 +21,13 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, Literal
 
-from bert_recipes.data.encoding import count_cores, follow_parent
 from bert_recipes.data.prepare import (
     CorpusArguments,
     Preparation,
     PreparationReport,
     format_report,
 )
+from bert_recipes.data.processes import count_cores, follow_parent
 from bert_recipes.errors import InputError, describe_os_error
 from bert_recipes.progress import Progress
 from bert_recipes.settings import check_limits, option

@@ -82,7 +82,7 @@ def find_files(
     Folders are searched recursively, and `**` goes into folders. The order is that of the sorted
     paths, whatever the order they were given in; a file that is reached twice (also through a
     link) is taken once. Hidden files are left out, and in folders and globs also files of unknown
-    kinds: both are logged.
+    kinds: both are logged, as are hidden folders below a folder.
     """
     entries = [paths] if isinstance(paths, str | Path) else list(paths)
     if not entries:
@@ -102,7 +102,7 @@ def find_files(
 
     if skipped_files:
         logger.warning(
-            "%d files are not read: hidden, or not of %s (first: %s)",
+            "%d files or folders are not read: hidden, or not of %s (first: %s)",
             len(skipped_files),
             "/".join(suffixes),
             skipped_files[0],
@@ -126,6 +126,8 @@ def _list_files(entry: str | Path, suffixes: tuple[str, ...]) -> Iterator[tuple[
     elif glob.has_magic(str(entry)):
         check_pattern(str(entry))
         yield from _match(str(entry), suffixes)
+    elif path.exists() or path.is_symlink():
+        yield path, True  # refused with those of folders
     else:
         raise InputError(f"{path}: there is no such file or folder")
 
@@ -138,7 +140,7 @@ def _unique_files(files: list[Path]) -> list[Path]:
         if not path.is_file():
             raise InputError(
                 f"{path}: not a file that can be read, but a broken link, a pipe or a device; "
-                "remove it"
+                "leave it out"
             )
         unique.setdefault(os.path.realpath(path), path)
 
@@ -150,7 +152,8 @@ def warn_of_held_out_names(files: Iterable[Path]) -> None:
     suspects = []
     for path in files:
         name = re.sub(r"-\d+-of-\d+", "", path.name.lower())  # the Hub's parts of a file
-        name = name.removesuffix(path.suffix if path.suffix in COMPRESSION_SUFFIXES else "")
+        for suffix in COMPRESSION_SUFFIXES:
+            name = name.removesuffix(suffix)
         # The last ones alone: "the_test_of_time.txt" is a book.
         words = re.split(r"[._-]", name)[-2:]
         if not _HELD_OUT_WORDS.isdisjoint(words):
@@ -189,7 +192,9 @@ def _walk(
         entered_folders = []
         for name in sorted(folders):
             is_visible = hidden_folders or not name.startswith(".")
-            if is_visible and _is_new_folder(Path(root, name), entered):
+            if not is_visible:
+                yield Path(root, name), False
+            elif _is_new_folder(Path(root, name), entered):
                 entered.add(os.path.realpath(Path(root, name)))
                 entered_folders.append(name)
         folders[:] = entered_folders
@@ -227,15 +232,19 @@ def _match_below(
 ) -> Iterator[tuple[Path, bool]]:
     """Yield the files below folders whose path from there fits `names`, which begin with `**`.
 
-    Python's own `**` follows links round and round: the folders are walked as `_walk` does.
+    A folder that fits gives all of its files. Python's own `**` follows links round and round: the
+    folders are walked as `_walk` does.
     """
     hidden_folders = any(name.startswith(".") for name in names)
     for folder in map(Path, glob.glob(str(folders))):
         if not folder.is_dir():
             continue
-        for file, _ in _walk(folder, suffixes, hidden_folders=hidden_folders):
-            if _fits(file.relative_to(folder).parts, names):
+        for file, is_read in _walk(folder, suffixes, hidden_folders=hidden_folders):
+            path = file.relative_to(folder)
+            if _fits(path.parts, names):
                 yield file, _has_suffix(file, suffixes)
+            elif any(_fits(parent.parts, names) for parent in path.parents):
+                yield file, is_read
 
 
 def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
@@ -591,7 +600,7 @@ def iter_documents(  # noqa: PLR0913  # the public signature
     for path in paths:
         if is_text(path):
             lines = _check_lines(path, document_boundary, (line for _, line in reader.lines(path)))
-            documents = _cut_documents(lines, document_boundary, wrapped_lines, f"{path}: ")
+            documents = _cut_documents(lines, document_boundary, wrapped_lines, path)
         else:
             texts = row_reader.read_file(path)
             documents = _documents_of_rows(texts, document_boundary, wrapped_lines, counts, path)
@@ -757,7 +766,7 @@ def _warn_of_numbers(folder: Path) -> None:
 
 
 def _cut_documents(
-    lines: Iterable[str], boundary: str, wrapped_lines: bool, place: str = ""
+    lines: Iterable[str], boundary: str, wrapped_lines: bool, place: str | Path
 ) -> Iterator[list[str]]:
     """Cut lines into documents of paragraphs; `auto` is `blank_line` here."""
     paragraphs: Iterable[str] = map(str.strip, lines)
@@ -782,10 +791,11 @@ def _cut_documents(
             num_characters = 0
         if num_characters > MAX_DOCUMENT_CHARACTERS:
             raise InputError(
-                f"{place}a document of more than {MAX_DOCUMENT_CHARACTERS:,} characters, which is "
-                f"held in memory as a whole; it begins {document[0]!r:.60}; end documents at blank "
-                "lines, at titles such as '= Title =' (--document_boundary heading), or say that "
-                "each line is one: --document_boundary line"
+                f"{place}: a document of more than {MAX_DOCUMENT_CHARACTERS:,} characters, which "
+                f"is held in memory as a whole; it begins {document[0]!r:.60}; split the row, or "
+                "end documents of lines at blank lines, at titles such as '= Title =' "
+                "(--document_boundary heading), or say that each line is one: --document_boundary "
+                "line"
             )
 
     if document:
@@ -865,10 +875,10 @@ def _documents_of_rows(
     texts = chain(start, texts)
     if _has_heading(start):
         lines = chain.from_iterable(map(_split_lines, texts))
-        yield from _cut_documents(lines, "heading", wrapped_lines, f"{place}: ")
+        yield from _cut_documents(lines, "heading", wrapped_lines, place)
         return
     for text in texts:
-        documents = list(_cut_documents(_split_lines(text), "row", wrapped_lines))
+        documents = list(_cut_documents(_split_lines(text), "row", wrapped_lines, place))
         if not documents:
             counts.dropped["rows_without_text"] += 1
         yield from documents

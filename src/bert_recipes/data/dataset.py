@@ -4,8 +4,6 @@ import hashlib
 import json
 import logging
 import multiprocessing
-import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -14,10 +12,10 @@ from typing import Any, Self
 import numpy as np
 from torch.utils.data import Dataset
 
-from bert_recipes.data.encoding import follow_parent
 from bert_recipes.data.formats import INPUT_FORMATS, NO_LABEL, PAIR_LABELS, InputFormat
+from bert_recipes.data.processes import follow_parent
 from bert_recipes.data.store import Split, Store
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, exit_on_sigterm
 from bert_recipes.files import atomic_write, build_once, hash_of, remove_cached, usable_cache_dir
 
 
@@ -124,7 +122,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         #: Tells the pairs of this store, split, seed and length from all others.
         self.index_name = f"pairs-{self._digest()[:24]}"
         if self.cache_dir is None:
-            self._folder = usable_cache_dir(self.split.path.parent / ".cache")
+            self._folder = usable_cache_dir(self.split.store_path / ".cache")
         else:
             self._folder = Path(self.cache_dir)
         self._open_tables: dict[int, np.ndarray] = {}
@@ -139,7 +137,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             "short_seq_prob": self.short_seq_prob,
             "seed": self.seed,
             "store": self.store_fingerprint,
-            "split": split.path.name,
+            "split": split.name,
             "counts": [int(split.num_documents), int(split.num_sentences), int(split.num_tokens)],
         }
         # "next" and "none" have the same segment pairs and share a table, which is named as it was
@@ -247,7 +245,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         """Write the table of an epoch, the same bytes for any number of processes."""
         num_pairs = 0
         with path.open("wb") as file:
-            for rows in self.format.index(epoch, self.num_workers):
+            for rows in self.format.build_table(epoch, self.num_workers):
                 file.write(rows.tobytes())
                 num_pairs += len(rows)
         with atomic_write(self._file(epoch, "count")) as aside:
@@ -281,11 +279,11 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         if not 0 <= index < len(table):
             raise IndexError(f"pair {index} of epoch {drawn_epoch}: it has {len(table)}")
 
-        row = table[index].item()
-        input_ids, token_type_ids = self.format.read(row, drawn_epoch, index)
+        row = table[index]
+        input_ids, token_type_ids = self.format.read(row.item(), drawn_epoch, index)
         item: dict[str, Any] = {"input_ids": input_ids, "token_type_ids": token_type_ids}
         if self.has_label:
-            label = row[-1]
+            label = int(row["label"])
             item["next_sentence_label"] = -100 if label == NO_LABEL else label
         # The collator's masks follow from the key: with `dupe_factor` they repeat as well.
         item["key"] = (drawn_epoch, index)
@@ -296,7 +294,7 @@ def _build_in_background(dataset: PreTrainingDataset, epoch: int) -> None:
     """Build the table of an epoch, unless the process that trains ends before."""
     # That process ends its children with SIGTERM; a forked one has its handler. What is half
     # written is deleted.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    exit_on_sigterm()
     follow_parent()
     dataset.table(epoch)
 
@@ -319,6 +317,7 @@ def _check_format(split: Split, input_format: str, pair_label: str) -> None:
         )
     if INPUT_FORMATS[input_format].is_pair and split.num_documents < 2:
         raise InputError(
-            f"{split.path}: {split.num_documents} document(s); pairs need 2, to draw a random "
-            "sentence from another one: separate documents by blank lines, or give more text"
+            f"{split.store_path}: {split.num_documents} document(s) in {split.name}; pairs need 2, "
+            "to draw a random sentence from another one: separate documents by blank lines, or "
+            "give more text"
         )

@@ -1,22 +1,15 @@
-"""Documents -> sentences -> token ids, batch by batch, in one process or several."""
+"""Documents -> sentences -> token ids, batch by batch."""
 
 import itertools
-import os
-import signal
-import threading
 from array import array
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from bert_recipes.data.sentences import begins_small, is_passage, split_sentences
-from bert_recipes.errors import InputError
 from bert_recipes.scripts import name_script
 
 
@@ -144,74 +137,3 @@ def batch_documents(documents: Iterable[tuple[str, list[str]]]) -> Iterator[Text
             del sizes[split]
     for split, last_documents in waiting.items():
         yield TextBatch(split, last_documents)
-
-
-def encode_in_order(
-    batches: Iterable[TextBatch], encoder: DocumentEncoder, num_processes: int
-) -> Iterator[TokenBatch]:
-    """Encode batches in `num_processes` processes (1: in this one), in their order.
-
-    At most two batches a process are under way, so memory does not grow with the input.
-    """
-    if num_processes == 1:
-        yield from map(encoder, batches)
-        return
-
-    # spawn is the same on every system, and safe beside threads of the libraries that are loaded
-    # here.
-    pool = ProcessPoolExecutor(
-        num_processes,
-        mp_context=get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(encoder,),
-    )
-    waiting: deque[Future[TokenBatch]] = deque()
-    try:
-        for batch in batches:
-            waiting.append(pool.submit(_encode_in_worker, batch))
-            if len(waiting) >= 2 * num_processes:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise InputError(
-            f"one of the {num_processes} processes was killed, probably for lack of memory; "
-            "set num_processes lower or free memory, and run again"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-# Sent once to each worker, not with every batch: a tokenizer is large.
-_worker_encoder: Callable[[TextBatch], TokenBatch]
-
-
-def _start_worker(encoder: DocumentEncoder) -> None:
-    global _worker_encoder
-    _worker_encoder = encoder
-    follow_parent()
-
-
-def _encode_in_worker(batch: TextBatch) -> TokenBatch:
-    return _worker_encoder(batch)
-
-
-def follow_parent() -> None:
-    """Leave Ctrl-C to the main process, and end with it even if it is killed.
-
-    Called in a process that it started.
-    """
-
-    def end_with(parent: Any) -> None:
-        parent.join()
-        os._exit(1)
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=end_with, args=(parent_process(),), daemon=True).start()
-
-
-def count_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -2,7 +2,7 @@
 
 The inputs of an epoch are a table, one row an input, made from the sentence lengths alone. Each
 (seed, epoch, document) has a random generator of its own, so the table does not depend on how the
-documents are split into blocks or on how many processes index them.
+documents are split into blocks or on how many processes read them.
 """
 
 import hashlib
@@ -10,8 +10,6 @@ import multiprocessing
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import compress
@@ -29,6 +27,7 @@ from bert_recipes.data.pairs import (
     split_segments,
     truncate_pair,
 )
+from bert_recipes.data.processes import run_in_order
 from bert_recipes.data.store import Split
 from bert_recipes.progress import Progress
 
@@ -132,7 +131,7 @@ class InputFormat(ABC):
     is_new_every_epoch: ClassVar[bool] = True
 
     @abstractmethod
-    def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
+    def build_table(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
         """Yield the table of an epoch in parts: rows of `dtype`, document by document.
 
         Args:
@@ -141,13 +140,13 @@ class InputFormat(ABC):
         """
 
     @abstractmethod
-    def read(self, row: TableRow, epoch: int, index: int) -> ArrayPair:
+    def read(self, row: TableRow, epoch: int, number: int) -> ArrayPair:
         """Return input_ids and token_type_ids of an input, int64 (L,).
 
         Args:
             row: A row of the table.
             epoch: The epoch of the row.
-            index: The row's place in the table.
+            number: The row's place in the table.
         """
 
 
@@ -157,7 +156,7 @@ class DocumentFormat(InputFormat):
     dtype = PAIR_DTYPE
 
     @abstractmethod
-    def index_documents(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
+    def build_rows(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
         """Return the rows of some documents, of `dtype`.
 
         Args:
@@ -166,15 +165,15 @@ class DocumentFormat(InputFormat):
         """
 
     @abstractmethod
-    def read_segments(self, row: TableRow, epoch: int, index: int) -> ArrayPair:
+    def read_segments(self, row: TableRow, epoch: int, number: int) -> ArrayPair:
         """Return the tokens of both segments of an input, without special tokens.
 
         The arguments are those of `read`.
         """
 
-    def read(self, row: TableRow, epoch: int, index: int) -> ArrayPair:
+    def read(self, row: TableRow, epoch: int, number: int) -> ArrayPair:
         """Return input_ids and token_type_ids of [CLS] A [SEP] B [SEP]."""
-        return self.join(*self.read_segments(row, epoch, index))
+        return self.join(*self.read_segments(row, epoch, number))
 
     def join(self, tokens_a: np.ndarray, tokens_b: np.ndarray) -> ArrayPair:
         """Join segments to [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where B is empty.
@@ -201,7 +200,7 @@ class DocumentFormat(InputFormat):
         token_type_ids[begin_b:] = 1
         return input_ids, token_type_ids
 
-    def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
+    def build_table(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
         """Yield rows block by block; small splits use one process in any case."""
         blocks = list(split_into_blocks(self.split))
         num_useful = self.split.num_sentences // MIN_SENTENCES_PER_PROCESS
@@ -211,22 +210,12 @@ class DocumentFormat(InputFormat):
         is_daemonic = multiprocessing.current_process().daemon
         if is_daemonic:
             num_processes = 1
-        index_block = partial(self.index_documents, epoch=epoch)
-        with ExitStack() as stack:
-            tables: Iterable[np.ndarray] = map(index_block, blocks)
-            if num_processes > 1:
-                # spawn: forking a process that runs threads (torch, CUDA) can hang.
-                context = multiprocessing.get_context("spawn")
-                pool = ProcessPoolExecutor(
-                    num_processes, context, initializer=_start_worker, initargs=(index_block,)
-                )
-                tables = stack.enter_context(pool).map(_index_in_worker, blocks)
-            if not is_daemonic:
-                description = f"pairs of epoch {epoch}"
-                tables = Progress(
-                    tables, total=len(blocks), desc=description, unit="block", delay=2
-                )
-            yield from tables
+        build_rows_of_block = partial(self.build_rows, epoch=epoch)
+        tables: Iterable[np.ndarray] = run_in_order(build_rows_of_block, blocks, num_processes)
+        if not is_daemonic:
+            description = f"pairs of epoch {epoch}"
+            tables = Progress(tables, total=len(blocks), desc=description, unit="block", delay=2)
+        yield from tables
 
 
 class SegmentPairs(DocumentFormat):
@@ -257,7 +246,7 @@ class SegmentPairs(DocumentFormat):
             is_ordered=self.pair_label == "order",
         )
 
-    def index_documents(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
+    def build_rows(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
         """Return one row for each pair."""
         document_lengths = DocumentLengths(self.split, documents)
         rows = []
@@ -296,7 +285,7 @@ class SegmentPairs(DocumentFormat):
         # of order.
         return NO_LABEL if pair.is_random else int(pair.is_swapped)
 
-    def read_segments(self, row: TableRow, epoch: int, index: int) -> ArrayPair:
+    def read_segments(self, row: TableRow, epoch: int, number: int) -> ArrayPair:
         """Return A and B, truncated as the original does."""
         a_begin, b_begin, a_count, b_count, _, _ = row
         a_end = a_begin + a_count
@@ -307,7 +296,7 @@ class SegmentPairs(DocumentFormat):
         if len(tokens_a) + len(tokens_b) <= max_num_tokens:
             return tokens_a, tokens_b
 
-        rng = keyed_rng("truncation", self.seed, epoch, index)
+        rng = keyed_rng("truncation", self.seed, epoch, number)
         keep_a, keep_b = truncate_pair(len(tokens_a), len(tokens_b), max_num_tokens, rng)
         return tokens_a[keep_a], tokens_b[keep_b]
 
@@ -333,7 +322,7 @@ class ElectraSegments(DocumentFormat):
 
     dtype = ELECTRA_DTYPE
 
-    def index_documents(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
+    def build_rows(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
         """Return one row for each input."""
         document_lengths = DocumentLengths(self.split, documents)
         rows = []
@@ -352,7 +341,7 @@ class ElectraSegments(DocumentFormat):
 
         return np.array(rows, dtype=ELECTRA_DTYPE)
 
-    def read_segments(self, row: TableRow, epoch: int, index: int) -> ArrayPair:
+    def read_segments(self, row: TableRow, epoch: int, number: int) -> ArrayPair:
         """Return both segments; the second may be empty."""
         begin, _, count, target, _, _ = row
         end = begin + count
@@ -399,7 +388,7 @@ class FullSentences(InputFormat):
     dtype = BLOCK_DTYPE
     is_new_every_epoch = False
 
-    def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
+    def build_table(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
         """Yield one row for each block."""
         waiting = np.empty(0, dtype=_ITEM_DTYPE)  # items of a block that is not full
         for documents in split_into_blocks(self.split):
@@ -428,7 +417,7 @@ class FullSentences(InputFormat):
         separators["size"] = 1
         return np.insert(items, ends, separators)
 
-    def read(self, row: TableRow, epoch: int, index: int) -> ArrayPair:
+    def read(self, row: TableRow, epoch: int, number: int) -> ArrayPair:
         """Return input_ids and token_type_ids of a block; all types are 0."""
         sentence, document, offset, count, length = row
         end_sentence = sentence + count
@@ -468,7 +457,7 @@ class FullSentences(InputFormat):
 class DocSentences(FullSentences):
     """Blocks of whole sentences that end with their document."""
 
-    def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
+    def build_table(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
         """Yield one row for each block."""
         for documents in split_into_blocks(self.split):
             room = self.max_seq_length - 1
@@ -644,17 +633,3 @@ def block_rows(items: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
     rows["count"] = last_items["sentence"] - first_items["sentence"] + 1
     rows["length"] = num_tokens + 1  # with [CLS]
     return rows
-
-
-# What all blocks share stays in the worker: opening a large store's maps for each block would take
-# longer than the work.
-_index_block: Callable[[DocumentSpan], np.ndarray]
-
-
-def _start_worker(index_block: Callable[[DocumentSpan], np.ndarray]) -> None:
-    global _index_block
-    _index_block = index_block
-
-
-def _index_in_worker(block: DocumentSpan) -> np.ndarray:
-    return _index_block(block)

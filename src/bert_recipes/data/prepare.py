@@ -48,9 +48,8 @@ from bert_recipes.data.encoding import (
     SentenceRule,
     TokenBatch,
     batch_documents,
-    count_cores,
-    encode_in_order,
 )
+from bert_recipes.data.processes import count_cores, run_in_order
 from bert_recipes.data.store import (
     COUNTS,
     SHARDS_FOLDER,
@@ -681,9 +680,7 @@ class Preparation:
             self._shard_writer(folder) as writer,
             Progress(total=size, unit="B", unit_scale=True, desc="prepare corpus") as progress,
         ):
-            for batch in encode_in_order(
-                batches, self._encoder(), arguments.resolved_num_processes
-            ):
+            for batch in run_in_order(self._encoder(), batches, arguments.resolved_num_processes):
                 writer.add_batch(
                     batch.split, batch.tokens, batch.sentence_lengths, batch.document_lengths
                 )

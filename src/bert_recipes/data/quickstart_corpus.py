@@ -206,7 +206,7 @@ def dependencies(requirements: Iterable[str]) -> tuple[list[metadata.Distributio
 
     Also the names of the missing packages.
     """
-    waiting = list(map(Requirement, requirements))
+    waiting = list(_needed_here(requirements))
     packages: dict[str, metadata.Distribution] = {}
     missing: set[str] = set()
     while waiting:
@@ -218,11 +218,18 @@ def dependencies(requirements: Iterable[str]) -> tuple[list[metadata.Distributio
         except metadata.PackageNotFoundError:
             missing.add(name)
             continue
-        for requirement in map(Requirement, packages[name].requires or []):
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                waiting.append(requirement)
+        waiting += _needed_here(packages[name].requires or [])
 
     return [packages[name] for name in sorted(packages)], sorted(missing)
+
+
+def _needed_here(requirements: Iterable[str]) -> list[Requirement]:
+    """Return the requirements of this system, without those of extras."""
+    needed = []
+    for requirement in map(Requirement, requirements):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            needed.append(requirement)
+    return needed
 
 
 def find_sources(pyproject: Path, counts: Counter[str]) -> tuple[list[Source], list[str]]:

@@ -232,13 +232,17 @@ class Split:
     unpickled. The values are trusted: `open_store` has compared their hashes.
 
     Args:
-        path: The folder of the split in the store.
+        store_path: The folder of the store.
+        name: train or validation.
         folders: The folders of the split in the shards.
         vocab_size: The number of vocabulary entries, which decides the type of the ids.
     """
 
-    def __init__(self, path: Path, folders: Sequence[Path], vocab_size: int) -> None:
-        self.path = path
+    def __init__(
+        self, store_path: Path, name: str, folders: Sequence[Path], vocab_size: int
+    ) -> None:
+        self.store_path = store_path
+        self.name = name
         self._folders = folders
         self._vocab_size = vocab_size
         columns: dict[str, list[Column]] = {}
@@ -257,7 +261,7 @@ class Split:
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
         # A memory map cannot travel.
-        arguments = (self.path, self._folders, self._vocab_size)
+        arguments = (self.store_path, self.name, self._folders, self._vocab_size)
         return Split, arguments
 
     def sentence_offsets(self, begin_document: int, end_document: int) -> np.ndarray:
@@ -515,7 +519,7 @@ def open_store(path: str | Path) -> Store:
             if split in shard["splits"]:
                 folders.append(folder / split)
         if folders:
-            splits[split] = Split(path / split, folders, metadata["vocab_size"])
+            splits[split] = Split(path, split, folders, metadata["vocab_size"])
 
     return Store(path, metadata, splits)
 

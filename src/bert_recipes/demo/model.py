@@ -23,8 +23,8 @@ from bert_recipes.finetuning.arguments import (
     architecture,
     read_model_config,
 )
-from bert_recipes.finetuning.checkpoints import open_tokenizer
-from bert_recipes.finetuning.prediction import kind_of_head, make_predictor, task_of_checkpoint
+from bert_recipes.finetuning.checkpoints import kind_of_head, open_tokenizer
+from bert_recipes.finetuning.prediction import make_predictor, task_of_checkpoint
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, open_checkpoint
 from bert_recipes.models.electra import ElectraForPreTraining
 from bert_recipes.models.sizes import inputs_of, num_positions, reads_left_to_right

@@ -67,10 +67,13 @@ def mark(text: str, spans: Iterable[Span]) -> Marked:
 
 def note_cut(model: DemoModel, texts: Sequence[str], max_positions: int) -> str:
     """Return a note if the texts, which are one input, are longer than what the model reads."""
-    total = 1
+    layout = model.tokenizer.layout
+    total = len(layout.prefix) + len(layout.suffix)
+    texts = list(filter(None, texts))
+    if len(texts) > 1:
+        total = layout.num_special
     for text in texts:
-        if text:
-            total += len(model.tokenizer.encode_ids(text)) + 1
+        total += len(model.tokenizer.encode_ids(text))
     if total <= max_positions:
         return ""
     return f"{total:,} positions; the model reads {max_positions}: the rest was cut off."
@@ -142,11 +145,12 @@ def predict(model: DemoModel, row: dict[str, Any]) -> tuple[Any, str]:
 
 def make_row(model: DemoModel, *texts: str) -> dict[str, Any]:
     """Return the row of a task's data file with these texts."""
-    names = model.predictor.task.text_columns
+    task = model.predictor.task
+    # The choices may be complete.
+    may_lack_second = model.second_is_optional or task.kind == "multiple_choice"
     row: dict[str, Any] = {}
-    for name, text in zip(names, texts, strict=True):
-        is_second = len(row) > 0
-        is_optional = model.second_is_optional and is_second
+    for name, text in zip(task.text_columns, texts, strict=True):
+        is_optional = may_lack_second and len(row) > 0
         row[name] = check_text(text, name, is_optional=is_optional)
     return row
 

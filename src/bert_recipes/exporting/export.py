@@ -4,6 +4,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,11 @@ def export_checkpoint(args: ExportArguments) -> dict[str, Any]:
     check_vocabulary(name, model.config.vocab_size, tokenizer)
     length = num_positions(model.config, 512)
 
-    with tempfile.TemporaryDirectory() as work_dir, atomic_dir(args.folder) as folder:
+    with ExitStack() as stack:
+        work_dir = stack.enter_context(tempfile.TemporaryDirectory())
+        # Outside of `atomic_dir`, which takes an OSError for one of its folder.
         trainer = open_task(args, work_dir) if args.is_scored else None
+        folder = stack.enter_context(atomic_dir(args.folder))
         difference = write_model(args, head, model, folder)
         file = folder / MODEL_FILE
         scores = None

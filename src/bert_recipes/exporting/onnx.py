@@ -16,8 +16,7 @@ from transformers.utils import ModelOutput
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import architecture
-from bert_recipes.finetuning.checkpoints import open_complete
-from bert_recipes.finetuning.run import KIND_CLASSES
+from bert_recipes.finetuning.checkpoints import HEADS, kind_of_head, open_complete
 from bert_recipes.models.sizes import INPUT_NAMES, inputs_of, reads_left_to_right
 
 
@@ -54,21 +53,20 @@ def head_of(config: PretrainedConfig, name: str) -> Head:
     class_name = architecture(config)
     if class_name in _PRETRAINING_CLASSES:
         return Head(PRETRAINING, "BertForPreTraining", _OUTPUTS[PRETRAINING])
-    for kind, kind_class in KIND_CLASSES.items():
-        if class_name.endswith(kind_class.auto_class.removeprefix("AutoModel")):
-            is_pooled = kind in ("sequence_classification", "multiple_choice")
-            if is_pooled and reads_left_to_right(config):
-                raise InputError(
-                    f"model_name_or_path: {name} reads from left to right, and its head the last "
-                    "token; stock transformers, which is exported, reads the first one "
-                    "(docs/family.md)"
-                )
-            return Head(kind, kind_class.auto_class, _OUTPUTS[kind])
-    heads = ", ".join(kind.auto_class.removeprefix("AutoModel") for kind in KIND_CLASSES.values())
-    raise InputError(
-        f"model_name_or_path: {name} is {class_name or 'of no named architecture'}; allowed: "
-        f"{', '.join(_PRETRAINING_CLASSES)}, and any model with a head {heads}"
-    )
+    kind = kind_of_head(config)
+    if kind is None:
+        raise InputError(
+            f"model_name_or_path: {name} is {class_name or 'of no named architecture'}; allowed: "
+            f"{', '.join(_PRETRAINING_CLASSES)}, and any model with a head "
+            f"{', '.join(HEADS.values())}"
+        )
+    is_pooled = kind in ("sequence_classification", "multiple_choice")
+    if is_pooled and reads_left_to_right(config):
+        raise InputError(
+            f"model_name_or_path: {name} reads from left to right, and its head the last token; "
+            "stock transformers, which is exported, reads the first one (docs/family.md)"
+        )
+    return Head(kind, f"AutoModel{HEADS[kind]}", _OUTPUTS[kind])
 
 
 def open_stock(name: str, head: Head) -> PreTrainedModel:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
+from bert_recipes.rows import format_suffix
 from bert_recipes.settings import SEEDS, check_limits, option, required
 
 
@@ -104,7 +105,7 @@ class FeatureArguments:
     text_columns: list[str] | None = option(
         None, "one or two columns of a table; default: text and, where there is one, text_pair"
     )
-    max_seq_length: int = option(128, "positions of an input (original: 128)", least=3)
+    max_seq_length: int = option(128, "positions of an input (original: 128)", least=5)
     batch_size: int = option(32, "inputs that are computed together (original: 32)", least=1)
     dtype: str = option("float32", "of the kept vectors", choices=("float32", "float16"))
     precision: str = option("fp32", "of the matrix products", choices=("fp32", "bf16"))
@@ -114,6 +115,8 @@ class FeatureArguments:
 
     def __post_init__(self) -> None:
         check_limits(self)
+        if not self.layer_names:
+            raise InputError(f"layers is {self.layers}: it names none; give last, or -1,-2")
         if self.text_columns is not None:
             self._check_columns(self.text_columns)
         if self.format == "google_jsonl":
@@ -124,7 +127,7 @@ class FeatureArguments:
             raise InputError(
                 f"text_columns names {len(columns)} columns; allowed: one, or two for pairs"
             )
-        if Path(self.input_file).suffix.lower() == ".txt":
+        if format_suffix(Path(self.input_file)) == ".txt":
             raise InputError(
                 f"text_columns: {self.input_file} is text and has no columns; leave it out"
             )

@@ -72,7 +72,10 @@ def count_words_of_run(run: Path) -> int | None:
     if (run / CONFIG_FILE).is_file():
         settings = yaml.safe_load((run / CONFIG_FILE).read_text(encoding="utf-8"))
         folder = settings.get("store")
-    if folder is None or not Path(folder).is_dir():
+    if folder is None:
+        logger.warning("%s: the run has no store: words seen are left out", run)
+        return None
+    if not Path(folder).is_dir():
         logger.warning("%s: the store %s is not there: words seen are left out", run, folder)
         return None
     return count_words(open_store(folder))

@@ -135,8 +135,9 @@ class SentenceScorer:
         lengths = np.unique(num_pieces[num_pieces > 0])
         for length in lengths.tolist():
             numbers = np.flatnonzero(num_pieces == length)
-            # A sentence becomes as many inputs as it has pieces, with two special tokens each.
-            num_tokens = length * (length + 2)
+            num_tokens = length + 2  # with special ones
+            if not reads_left_to_right(self.model.config):
+                num_tokens *= length  # an input for each piece
             size = max(1, self.args.batch_tokens // num_tokens)
             for start in range(0, len(numbers), size):
                 yield numbers[start : start + size]

@@ -82,6 +82,9 @@ def compare(args: StaticArguments) -> dict[str, Any]:
             f"task {task.name} has neither one class per text nor tags O, B-X, I-X; try sst2, "
             "conll2003"
         )
+    other = "finetuned" if is_tagged else "words"
+    if getattr(args, other) is not None:
+        raise InputError(f"{other} has no effect on task {task.name}: leave it out")
     if not task.validation_splits:
         raise InputError(f"task {task.name} has no validation split to measure on; give it one")
     # Compare with run.yaml, which names the checkpoint that was found.
@@ -124,7 +127,7 @@ def with_intervals(score: Callable[[Sequence[int]], Mapping[str, float]], size: 
     figures = {}
     for name, value in values.items():
         low, high = intervals.get(name, (value, value))
-        figures[name] = [value, low, high]
+        figures[name] = [value, low, min(high, 1.0)]
     return figures
 
 
@@ -134,8 +137,8 @@ def make_table(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         cells = [row["vectors"]]
-        for key in ("size", "C"):
-            cells.append(f"{row[key]:,g}" if key in row else "")
+        cells.append(f"{row['size']:,}")
+        cells.append(f"{row['C']:g}" if "C" in row else "")
         for name in names:
             value, low, high = row["figures"][name]
             interval = f" ({low:.3f} to {high:.3f})" if low < high else ""

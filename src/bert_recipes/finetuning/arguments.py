@@ -144,6 +144,14 @@ class TaskArguments:
         return read_task_file(str(self.task_file), self.data_dir)
 
 
+def check_context(task: Task, context: str) -> None:
+    """Refuse choices without their context where the task has no choices."""
+    if context == "none" and task.kind != "multiple_choice":
+        raise InputError(
+            f"context is none, for choices without theirs; task {task.name} has no choices"
+        )
+
+
 @dataclass
 class TeachingArguments:
     """Choose what a fine-tuned teacher teaches: TinyBERT's stages of a task, one run each.

@@ -13,18 +13,22 @@ from transformers import PretrainedConfig, PreTrainedModel, set_seed
 from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments, architecture, read_model_config
-from bert_recipes.finetuning.kind import TaskKind
 from bert_recipes.hub_access import has_safetensors
 from bert_recipes.models.sizes import check_layers, num_positions
-from bert_recipes.tasks.task import Task
+from bert_recipes.tasks.task import CLASSIFICATION_KINDS, Task
 from bert_recipes.tokenization.loading import check_vocabulary, load_tokenizer
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
 logger = logging.getLogger(__name__)
 
-# Kinds of tasks whose head has an output for each label.
-_LABELLED_KINDS = ("sequence_classification", "token_classification")
+# Kind of task -> what the names of the classes of transformers with its head end with.
+HEADS = {
+    "sequence_classification": "ForSequenceClassification",
+    "token_classification": "ForTokenClassification",
+    "question_answering": "ForQuestionAnswering",
+    "multiple_choice": "ForMultipleChoice",
+}
 
 # What the names of the classes that are pre-trained end with.
 _PRETRAINED = ("ForMaskedLM", "ForPreTraining")
@@ -44,7 +48,6 @@ def open_tokenizer(name: str) -> OriginalBertTokenizer:
 def open_model(
     name: str,
     task: Task,
-    kind_class: type[TaskKind],
     tokenizer: OriginalBertTokenizer,
     settings: TaskArguments,
     *,
@@ -58,8 +61,7 @@ def open_model(
 
     Args:
         name: Folder or Hub name.
-        task: Decides about labels and type of problem.
-        kind_class: Of the task.
+        task: Decides about head, labels and type of problem.
         tokenizer: The checkpoint's.
         settings: Length, dropout, and what is trained.
         seed: Of new weights.
@@ -69,7 +71,7 @@ def open_model(
     check_vocabulary(name, getattr(config, "vocab_size", 0), tokenizer)
     _check_length(config, settings.max_seq_length)
 
-    why_new = _why_new_head(config, task, kind_class)
+    why_new = _why_new_head(config, task)
     if needs_head and why_new is not None:
         raise InputError(
             f"{name} has no head for task {task.name}: {why_new}; fine-tune it first "
@@ -80,7 +82,7 @@ def open_model(
         _set_dropout(config, settings.dropout)
 
     set_seed(seed)
-    model, new_keys = _load(name, kind_class, config, keeps_head=why_new is None)
+    model, new_keys = _load(name, task.kind, config, keeps_head=why_new is None)
     head = _head_layers(model)
     if why_new is not None:
         logger.info("%s: %s; initializing a new head for task %s", name, why_new, task.name)
@@ -215,15 +217,15 @@ def _from_pretrained(
 
 
 def _load(
-    name: str, kind_class: type[TaskKind], config: PretrainedConfig, *, keeps_head: bool
+    name: str, kind: str, config: PretrainedConfig, *, keeps_head: bool
 ) -> tuple[PreTrainedModel, set[str]]:
-    """Load a checkpoint whose encoder is complete, but for its pooler.
+    """Load a checkpoint with the head of a kind; its encoder is complete, but for its pooler.
 
     Returns:
         The model, and the keys of what is new: a head, and a pooler that a masked-LM checkpoint
         lacks.
     """
-    model_class = getattr(transformers, kind_class.auto_class)
+    model_class = getattr(transformers, f"AutoModel{HEADS[kind]}")
     model, missing, mismatched = _from_pretrained(name, model_class, config=config)
     new_pooler = []
     lost = []
@@ -261,18 +263,20 @@ def open_complete(
     return model
 
 
-def _is_of_kind(config: PretrainedConfig, kind_class: type[TaskKind]) -> bool:
-    """Tell whether a checkpoint has a head of a kind of task."""
-    head = kind_class.auto_class.removeprefix("AutoModel")
-    return architecture(config).endswith(head)
+def kind_of_head(config: PretrainedConfig) -> str | None:
+    """Return the kind of task whose head the checkpoint has; None for any other architecture."""
+    for kind, head in HEADS.items():
+        if architecture(config).endswith(head):
+            return kind
+    return None
 
 
-def _why_new_head(config: PretrainedConfig, task: Task, kind_class: type[TaskKind]) -> str | None:
+def _why_new_head(config: PretrainedConfig, task: Task) -> str | None:
     """Return why the checkpoint's head cannot serve the task, or None."""
-    if not _is_of_kind(config, kind_class):
-        head = kind_class.auto_class.removeprefix("AutoModel")
+    if kind_of_head(config) != task.kind:
+        head = HEADS[task.kind]
         return f"no {head} head in this checkpoint (a {architecture(config) or 'none'})"
-    if task.kind not in _LABELLED_KINDS:
+    if task.kind not in CLASSIFICATION_KINDS:
         return None
 
     names = label_names(config)
@@ -326,7 +330,7 @@ def _set_labels(name: str, config: PretrainedConfig, task: Task, *, is_new: bool
     """Set labels and type of problem as the task has them, for a new head or the checkpoint's."""
     if is_new:
         config.problem_type = None
-    if task.kind in _LABELLED_KINDS and task.labels:
+    if task.kind in CLASSIFICATION_KINDS and task.labels:
         names = _labels_in_order(label_names(config), task)
         if names is None and not is_new:
             message = "%s does not name its labels; they are taken for %s, in this order"

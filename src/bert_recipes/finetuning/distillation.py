@@ -117,7 +117,7 @@ def choose_trainer(
             f"{name} has another tokenizer than {settings.model_name_or_path}; both must read one "
             "text alike"
         )
-    teacher = open_model(name, task, type(kind), tokenizer, settings, seed=seed, needs_head=True)
+    teacher = open_model(name, task, tokenizer, settings, seed=seed, needs_head=True)
     if teaching.distil == "prediction":
         return partial(AnswerTrainer, teacher=teacher, temperature=teaching.temperature)
     return partial(IntermediateTrainer, teacher=teacher, settings=teaching)

@@ -23,7 +23,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.scripts import describe_unknown, name_script
 from bert_recipes.tasks.examples import Split, list_texts
-from bert_recipes.tasks.task import Task
+from bert_recipes.tasks.task import CLASSIFICATION_KINDS, Task
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
@@ -101,8 +101,6 @@ class TaskKind(ABC):
     settings: TaskArguments
     label2id: Mapping[str, int]
 
-    # Name of the class in transformers that has the head.
-    auto_class: ClassVar[str]
     # Keys of a batch that are labels: the model never sees them.
     label_keys: ClassVar[tuple[str, ...]] = ("labels",)
     # Whether the loss changes with the padded length: then all micro-batches of a step are padded
@@ -152,7 +150,7 @@ class TaskKind(ABC):
         weights_by_name = self.settings.class_weights
         if weights_by_name is None:
             return None
-        has_classes = self.task.kind in ("sequence_classification", "token_classification")
+        has_classes = self.task.kind in CLASSIFICATION_KINDS
         if not has_classes or self.task.problem_type != "single_label_classification":
             raise InputError(
                 f"class_weights: task {self.task.name} has no single class to choose; leave them "

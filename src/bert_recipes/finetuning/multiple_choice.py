@@ -1,7 +1,7 @@
 """The right one of several endings: SWAG."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,8 +32,6 @@ class MultipleChoice(TaskKind):
     Source: BERT, Devlin et al. 2019, section 4.4; the truncation is that of google-research/bert
     run_classifier.py.
     """
-
-    auto_class: ClassVar[str] = "AutoModelForMultipleChoice"
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
         """Return features whose input_ids and token_type_ids are lists of C lists.

@@ -64,10 +64,12 @@ def training_order(
     orders: list[np.ndarray] = []
     for epoch in range(num_epochs):
         order = np.random.default_rng([seed, epoch]).permutation(size)
-        # The first batch that lies in this epoch alone, and the end of the last one.
+        # The first samples complete the batch that the epoch before has begun; the last ones begin
+        # one for the epoch behind. Between them are whole batches.
         num_samples_before = epoch * size
         begin = -num_samples_before % global_batch
-        end = size - (num_samples_before + size) % global_batch
+        num_left_over = (num_samples_before + size) % global_batch
+        end = size - num_left_over
         if epoch > 0 and begin > 0 and global_batch <= size:
             batch_so_far = orders[-1][begin - global_batch :]
             _keep_out(order, batch_so_far, begin)

@@ -18,11 +18,18 @@ from bert_recipes.finetuning.arguments import (
     PredictionArguments,
     TaskArguments,
     architecture,
+    check_context,
     read_model_config,
 )
-from bert_recipes.finetuning.checkpoints import label_names, open_model, open_tokenizer
+from bert_recipes.finetuning.checkpoints import (
+    HEADS,
+    kind_of_head,
+    label_names,
+    open_model,
+    open_tokenizer,
+)
 from bert_recipes.finetuning.kind import EncodedSplit, Prediction, warn_of_unknown
-from bert_recipes.finetuning.run import KIND_CLASSES
+from bert_recipes.finetuning.run import make_kind
 from bert_recipes.finetuning.token_classification import list_spans, write_columns
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.rows import (
@@ -41,7 +48,7 @@ from bert_recipes.tasks.examples import Split
 from bert_recipes.tasks.reading import is_id, read_examples, read_id
 from bert_recipes.tasks.sources import open_file
 from bert_recipes.tasks.tagging import join_words
-from bert_recipes.tasks.task import DOCUMENT, Task
+from bert_recipes.tasks.task import CLASSIFICATION_KINDS, DOCUMENT, Task
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
@@ -80,17 +87,19 @@ def read_chunks(
         # A table of words may have blank lines between its sentences.
         rows = open_file(replace(task, label_column=""), path, are_inputs=not is_tagging)
         if format_suffix(path) in (".json", ".jsonl"):
-            rows = replace(rows, rows=_fill_columns(rows.rows))
+            columns: dict[str, None] = {}
+            for _, row in rows.rows:
+                columns.update(dict.fromkeys(row))
+            again = open_file(replace(task, label_column=""), path, are_inputs=not is_tagging)
+            rows = replace(again, rows=_fill_columns(again.rows, columns))
         if is_tagging:
             rows = Rows(rows.source, rows.unit, join_words(task, rows, is_test=True))
     yield from _chunks(task, rows, chunk_size, id_column)
 
 
-def _fill_columns(rows: Iterable[NumberedRow]) -> NumberedRows:
-    """Yield rows of JSON; a column that an earlier row has, and this one leaves out, is null."""
-    columns: dict[str, None] = {}
+def _fill_columns(rows: Iterable[NumberedRow], columns: Mapping[str, None]) -> NumberedRows:
+    """Yield rows of JSON; a column that only other rows have is null."""
     for number, row in rows:
-        columns.update(dict.fromkeys(row))
         yield number, {**columns, **row}
 
 
@@ -313,22 +322,12 @@ def make_predictor(
     run_arguments: FineTuningArguments,
 ) -> Predictor:
     """Load the model of settings.model_name_or_path for a `task_of_checkpoint`."""
-    kind_class = KIND_CLASSES[task.kind]
+    check_context(task, settings.context)
     name = str(settings.model_name_or_path)
-    model = open_model(
-        name, task, kind_class, tokenizer, settings, seed=run_arguments.seed, needs_head=True
-    )
-    kind = kind_class(task, tokenizer, settings, model.config.label2id if task.labels else {})
+    model = open_model(name, task, tokenizer, settings, seed=run_arguments.seed, needs_head=True)
+    kind = make_kind(task, tokenizer, settings, model.config.label2id)
     trainer = FineTuningTrainer(model, run_arguments, kind, processing_class=tokenizer)
     return Predictor(task, trainer)
-
-
-def kind_of_head(config: PretrainedConfig) -> str | None:
-    """Return the kind of task whose head the checkpoint has; None for any other architecture."""
-    for name, kind in KIND_CLASSES.items():
-        if architecture(config).endswith(kind.auto_class.removeprefix("AutoModel")):
-            return name
-    return None
 
 
 def task_of_checkpoint(config: PretrainedConfig, args: PredictionArguments) -> Task:
@@ -370,8 +369,7 @@ def _task_of_config(config: PretrainedConfig, name: str) -> Task:
     """Return the task that follows from a config.json: its head, its labels, the usual columns."""
     kind = kind_of_head(config)
     if kind is None:
-        classes = KIND_CLASSES.values()
-        heads = [kind_class.auto_class.removeprefix("AutoModelFor") for kind_class in classes]
+        heads = [head.removeprefix("For") for head in HEADS.values()]
         raise InputError(
             f"{name} is {architecture(config) or 'of no named architecture'}, which predicts none "
             f"of: {', '.join(heads)}; fine-tune it first (recipes/finetune.py)"
@@ -382,7 +380,7 @@ def _task_of_config(config: PretrainedConfig, name: str) -> Task:
         if len(names) == 1:
             problem_type = "regression"
         problem_type = getattr(config, "problem_type", None) or problem_type
-    is_classification = kind in ("sequence_classification", "token_classification")
+    is_classification = kind in CLASSIFICATION_KINDS
     has_labels = is_classification and problem_type != "regression"
     return Task(
         name=Path(name).name,

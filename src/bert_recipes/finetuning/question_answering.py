@@ -47,7 +47,6 @@ class QuestionAnswering(TaskKind):
     depends on what else is in the batch of a prediction. Label -100: the answer was not found.
     """
 
-    auto_class: ClassVar[str] = "AutoModelForQuestionAnswering"
     label_keys: ClassVar[tuple[str, ...]] = ("start_positions", "end_positions")
     loss_counts_padding: ClassVar[bool] = True
 

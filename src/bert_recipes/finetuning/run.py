@@ -21,6 +21,7 @@ from bert_recipes.finetuning.arguments import (
     TaskArguments,
     TeachingArguments,
     check_access,
+    check_context,
 )
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.distillation import choose_trainer
@@ -47,6 +48,7 @@ from bert_recipes.tasks.examples import Split, hash_of_examples
 from bert_recipes.tasks.sources import check_source, load_split
 from bert_recipes.tasks.task import Task, figure_names, metric_prefixes, with_prefix
 from bert_recipes.tasks.task_file import log_found_labels, write_task_file
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.optimization import SCHEDULERS_BY_METRIC
 from bert_recipes.training.run import describe_checkpoint
 from bert_recipes.training.speed import describe_machine
@@ -60,6 +62,26 @@ KIND_CLASSES: dict[str, type[TaskKind]] = {
     "question_answering": QuestionAnswering,
     "multiple_choice": MultipleChoice,
 }
+
+
+def make_kind(
+    task: Task,
+    tokenizer: OriginalBertTokenizer,
+    settings: TaskArguments,
+    label2id: Mapping[str, int] | None = None,
+) -> TaskKind:
+    """Return how the examples of a task become inputs, predictions and metrics.
+
+    Args:
+        task: Its kind decides.
+        tokenizer: The checkpoint's.
+        settings: Lengths, and what is read.
+        label2id: The checkpoint's numbers of the classes; None: those of the task.
+    """
+    numbers: Mapping[str, int] = {name: number for number, name in enumerate(task.labels)}
+    if task.labels and label2id is not None:
+        numbers = label2id
+    return KIND_CLASSES[task.kind](task, tokenizer, settings, numbers)
 
 
 # GLUE's diagnostic set has no training data: the MNLI model answers it (Wang et al. 2019, section
@@ -118,7 +140,6 @@ def prepare_run(
 
     # Checkpoint and data
     checkpoint = str(task_args.model_name_or_path)
-    kind_class = KIND_CLASSES[task.kind]
     tokenizer = open_tokenizer(checkpoint)
     train_split = None
     if for_training:
@@ -133,7 +154,6 @@ def prepare_run(
     model = open_model(
         checkpoint,
         task,
-        kind_class,
         tokenizer,
         task_args,
         seed=args.seed,
@@ -141,7 +161,7 @@ def prepare_run(
     )
 
     # Model inputs
-    kind = kind_class(task, tokenizer, task_args, model.config.label2id if task.labels else {})
+    kind = make_kind(task, tokenizer, task_args, model.config.label2id)
     train = None if train_split is None else kind.encode(train_split, for_training=True)
     eval_splits = {prefix: kind.encode(split) for prefix, split in validation_splits.items()}
     _warn_of_data(kind, train, eval_splits)
@@ -204,10 +224,7 @@ def _check_measures_nothing(args: FineTuningArguments) -> None:
 
 def _check_settings(task: Task, task_args: TaskArguments, args: FineTuningArguments) -> None:
     """Refuse settings that the task has no use for, and test splits that are not there."""
-    if task_args.context == "none" and task.kind != "multiple_choice":
-        raise InputError(
-            f"context is none, for choices without theirs; task {task.name} has no choices"
-        )
+    check_context(task, task_args.context)
     if args.do_predict:
         check_source(task, task_args.data_dir, task.test_splits)
 
@@ -271,7 +288,7 @@ def _encode_tests(
         encoded_splits[name] = encoded
         if encoded.split.is_labelled:
             trainer.labelled_tests[prefix] = encoded
-    if task.name in DIAGNOSTICS:
+    if task.is_benchmark and task.name in DIAGNOSTICS:
         diagnostic = get_task(DIAGNOSTICS[task.name])
         try:
             split = read(diagnostic, diagnostic.test_splits[0])

@@ -1,7 +1,7 @@
 """Classify one text or a pair of texts: one class, several classes, or a number."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,8 +41,6 @@ class SequenceClassification(TaskKind):
     trained on as an example with its document's label (Pappagari et al. 2019); a document's
     prediction joins the logits of its windows.
     """
-
-    auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be done with the task's texts."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -241,8 +241,6 @@ class TokenClassification(TaskKind):
     Source: BERT, Devlin et al. 2019, section 5.3: maximal document context, the first sub-token, no
     CRF.
     """
-
-    auto_class: ClassVar[str] = "AutoModelForTokenClassification"
 
     def __post_init__(self) -> None:
         names = self.task.labels

@@ -102,5 +102,7 @@ def half_interval(name: str, results: Mapping[str, Any]) -> float:
             interval = wilson_interval(results[f"eval_{name}"], rows)
     if interval is None:
         return 0.0
+    # It may be cut off where the figure can be no higher or lower.
     low, high = interval
-    return (high - low) / 2
+    value = results[f"eval_{name}"]
+    return max(high - value, value - low)

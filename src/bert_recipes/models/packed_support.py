@@ -62,6 +62,8 @@ def why_not_model(model: Any, *, serves_decoders: bool = False) -> str | None:
         return "it has cross-attention"
     if reads_left_to_right(config) and not serves_decoders:
         return "it is a decoder"
+    if reads_left_to_right(config) and model.computes_pads:
+        return "it is a decoder that computes pads"
     if any(hasattr(parameter, "ds_id") for parameter in model.parameters()):
         return "its weights are spread over processes"
     return None

@@ -20,6 +20,7 @@ from bert_recipes.errors import InputError, saving
 from bert_recipes.files import hash_of, read_json_object, write_json
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, open_checkpoint
+from bert_recipes.models.inspection import knows_words
 from bert_recipes.models.sizes import reads_left_to_right
 from bert_recipes.run_folder import PROBE_FILE, WEIGHTS_FILE
 from bert_recipes.tokenization.loading import load_tokenizer
@@ -63,7 +64,8 @@ def probe_pronouns(model: BertForPreTraining, tokenizer: Any) -> dict[str, Any]:
         if is_known and max(map(len, inputs)) <= model.config.max_position_embeddings:
             sentences[word] = inputs
 
-    has_words = he_ids and she_ids and BASELINE in sentences
+    is_english = all(knows_words(tokenizer, text.format(f"a {BASELINE}")) for text in TEMPLATES)
+    has_words = is_english and he_ids and she_ids and BASELINE in sentences
     if not has_words or len(sentences) <= MIN_OCCUPATIONS:
         raise NoProbe(
             "its tokenizer does not know the words of the probe (he, she, and at least "

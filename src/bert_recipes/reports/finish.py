@@ -23,6 +23,7 @@ from bert_recipes.run_folder import (
     TASK_FILE,
 )
 from bert_recipes.shipped import command_hint
+from bert_recipes.tasks.task import CLASSIFICATION_KINDS
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.yaml_files import read_tree
 
@@ -76,8 +77,7 @@ def what_next(folder: Path) -> str:
     is_task = (folder / TASK_FILE).is_file()
     if is_task and _predicts(folder):
         task = read_task_file(folder / TASK_FILE)
-        kinds_of_texts = ("sequence_classification", "token_classification")
-        is_text = len(task.text_columns) == 1 and task.kind in kinds_of_texts
+        is_text = len(task.text_columns) == 1 and task.kind in CLASSIFICATION_KINDS
         rows = "texts.txt" if is_text else "rows.jsonl"
         commands["predict"] = command_hint(
             checkout=f"make predict MODEL={folder} INPUT={rows}",

@@ -87,7 +87,7 @@ def _finetuning_report(run: RunFiles) -> dict[str, bytes]:
         is_percent=task is not None and task.kind == "question_answering",
         is_no_better=is_no_better(run.results, best_metric),
         tile_names=tiles[:3],
-        split_plots=[_split_plot(split) for split in run.facts.get("splits") or []],
+        split_plots={split["name"]: _split_plot(split) for split in run.facts.get("splits") or []},
     )
 
 

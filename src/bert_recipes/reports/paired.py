@@ -15,7 +15,7 @@ import numpy as np
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.kind import Prediction
-from bert_recipes.finetuning.run import KIND_CLASSES
+from bert_recipes.finetuning.run import make_kind
 from bert_recipes.metrics.squad import are_unspaced
 from bert_recipes.reports.facts import RunFiles
 from bert_recipes.reports.finetuning_facts import gold_texts, score_answer
@@ -128,10 +128,9 @@ def make_scorer(run: RunFiles, split: str, data_dir: str | None) -> Scorer:
     if task.kind == "question_answering":
         return _answer_scorer(task, examples, values)
 
-    label_numbers = {name: number for number, name in enumerate(task.labels)}
     arguments = TaskArguments(task_file=str(run.folder / TASK_FILE))
     tokenizer = load_tokenizer(run.folder)
-    kind = KIND_CLASSES[task.kind](task, tokenizer, arguments, label_numbers)
+    kind = make_kind(task, tokenizer, arguments)
 
     predictions = []
     for example, value in zip(examples, values, strict=True):

@@ -44,6 +44,7 @@ PANEL = (4.3, 2.9)
 # More points than a plot has pixels only make a page large.
 MOST_POINTS = 600
 MOST_METRICS = 4
+STEPS = "optimizer steps"
 _LIGHT = {name: light for name, (light, _) in COLORS.items()}
 _DASHED: dict[str, Any] = {
     "color": _LIGHT["grey"],
@@ -76,7 +77,7 @@ class Panel:
     lines: Sequence[Line]
     baselines: Sequence[Line] = ()
     limits: tuple[float, float | None] | None = None
-    x_label: str = "optimizer steps"
+    x_label: str = STEPS
 
 
 @dataclass(frozen=True)
@@ -262,14 +263,11 @@ def _draw_lines(axis: Any, panel: Panel) -> None:
     axis.set(xlabel=panel.x_label, ylabel=panel.unit)
     if panel.limits is not None:
         axis.set_ylim(*panel.limits)
-    axis.xaxis.set_major_locator(
-        MaxNLocator(
-            nbins=6,
-            integer=True,
-            min_n_ticks=1,
-        )
-    )
-    axis.xaxis.set_major_formatter("{x:,.0f}")
+    # Steps are whole; passes and words may all be below 1.
+    is_whole = panel.x_label == STEPS
+    locator = MaxNLocator(nbins=6, integer=is_whole, min_n_ticks=1)
+    axis.xaxis.set_major_locator(locator)
+    axis.xaxis.set_major_formatter("{x:,.0f}" if is_whole else "{x:,g}")
     # A single line is named by the unit of its axis.
     num_lines = len(panel.lines) + len(panel.baselines)
     if num_lines > 1 or not panel.unit:

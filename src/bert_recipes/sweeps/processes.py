@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -46,14 +47,26 @@ def run_process(command: Sequence[str], log: Path, group: str) -> int:
             preexec_fn=_end_with_parent(),
         )
         try:
-            return process.wait()
-        finally:
-            # The launcher's children too: a run that stays alive would write into a folder that is
-            # run again.
-            # A second signal meanwhile makes an end of the patience, and of nothing else.
-            reasons = (ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt)
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                with suppress(*reasons):
-                    if process.poll() is None:
-                        os.killpg(process.pid, number)
-                        process.wait(timeout=SECONDS_TO_END)
+            exit_code = process.wait()
+        except KeyboardInterrupt:
+            _end_group(process)
+            raise
+        if exit_code:
+            _end_group(process)
+        return exit_code
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End what is left of a process and its children: SIGTERM, and later SIGKILL.
+
+    A launcher may end before its children, and a run that stays alive would write into a folder
+    that is run again. A second Ctrl-C meanwhile makes an end of the patience, and of nothing else.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError, KeyboardInterrupt):
+            os.killpg(process.pid, number)
+            deadline = time.monotonic() + SECONDS_TO_END
+            while time.monotonic() < deadline:
+                process.poll()
+                os.killpg(process.pid, 0)  # until there is no such group
+                time.sleep(0.1)

@@ -438,6 +438,7 @@ class RunLauncher(NamedTuple):
         restore_replaced(folder)
         if results is not None:
             logger.info("%s: finished before, kept", folder)
+            self._remove_checkpoints(folder)
             return results
         if folder.exists() and not any(folder.glob("checkpoint-*")):
             logger.warning("%s: half finished, removed and run again", folder)
@@ -454,10 +455,13 @@ class RunLauncher(NamedTuple):
                 f"{log}; mend the cause and give the same command again: finished runs are kept. "
                 "Other settings or another sweep file need another --output_dir"
             )
+        self._remove_checkpoints(folder)
+        return results
+
+    def _remove_checkpoints(self, folder: Path) -> None:
         if not self.keeps_checkpoints:
             for checkpoint in folder.glob("checkpoint-*"):
                 shutil.rmtree(checkpoint)
-        return results
 
 
 def _last_words(log: Path) -> str:
@@ -702,16 +706,20 @@ class Sweep:
         # Its weights were removed before more seeds made it the best.
         while (run.folder / NO_WEIGHTS_FILE).is_file():
             logger.info("%s is the best run now: it is run again, for its weights", run.folder)
-            shutil.rmtree(run.folder)
-            runs = self.best.runs
-            runs[runs.index(run)] = new_run = self._run(self.best, run.seed)
-            repeated.append(new_run)
+            repeated.append(self._run_again(self.best, run))
             # On a GPU the repeated run may score lower.
             run = self._best_run()
         _keep_weights(run, repeated)
         link = self.folder / "best"
         link.unlink(missing_ok=True)
         link.symlink_to(os.path.relpath(run.folder, self.folder), target_is_directory=True)
+
+    def _run_again(self, combination: Combination, run: Run) -> Run:
+        """Remove a run, and put another one of its seed in its place."""
+        shutil.rmtree(run.folder)
+        new_run = self._run(combination, run.seed)
+        combination.runs[combination.runs.index(run)] = new_run
+        return new_run
 
     def _best_run(self) -> Run:
         run = self.best.best_run

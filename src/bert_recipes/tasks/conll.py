@@ -82,7 +82,7 @@ _Words = list[tuple[int, list[str]]]
 def read_conll(path: Path, task: Task) -> NumberedRows:
     """Read sentences under the task's column names, numbered by the lines on which they start."""
     layout = find_layout(path, task)
-    has_documents = any(line.startswith(DOCUMENT) for line in read_lines(path))
+    has_documents = any(line.strip(" ").startswith(DOCUMENT) for line in read_lines(path))
     for index, (document, words) in enumerate(_sentences(path, layout)):
         row: dict[str, object] = {
             DOCUMENT: document if has_documents else index,
@@ -230,7 +230,7 @@ def find_layout(path: Path, task: Task) -> ConllLayout:
         separator=separator,
         width=survey.width,
         word_column=word_column,
-        tag_column=_find_tags(path, task.label_column, names, survey, behind=word_column),
+        tag_column=_find_tags(path, task.label_column, names, survey, word_column),
         tags=survey.tags,
         has_ranges=names[:1] == ("ID",) or (survey.has_index and word_column == 1),
     )
@@ -257,7 +257,7 @@ def _find_words(path: Path, column: str, names: Sequence[str], survey: _Survey) 
 
 
 def _find_tags(
-    path: Path, column: str, names: Sequence[str], survey: _Survey, *, behind: int
+    path: Path, column: str, names: Sequence[str], survey: _Survey, word_column: int
 ) -> int | None:
     """Return the number of the column of the tags; None where there is none.
 
@@ -275,20 +275,19 @@ def _find_tags(
 
     if names:
         return None
-    of_tags = survey.columns_of_tags(behind)
-    candidates = of_tags or survey.columns_without_numbers(behind)
-    possible = of_tags
+    tag_columns = survey.columns_of_tags(word_column)
+    candidates = tag_columns or survey.columns_without_numbers(word_column)
     if not survey.tags:
         # The task names no labels: any column with more than one text may hold the tags.
-        possible = [number for number in candidates if len(survey.columns[number]) > 1]
-    if len(possible) > 1:
+        tag_columns = [number for number in candidates if len(survey.columns[number]) > 1]
+    if len(tag_columns) > 1:
         logger.warning(
             "%s: several columns hold tags; the last is read: label_column chooses another", path
         )
 
     if candidates:
         return candidates[-1]
-    return survey.width - 1 if behind + 1 < survey.width else None
+    return survey.width - 1 if word_column + 1 < survey.width else None
 
 
 def _lines_of_words(path: Path, *, with_ends: bool = False) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from bert_recipes.errors import InputError
 from bert_recipes.rows import NumberedRow, NumberedRows, Row, Rows
-from bert_recipes.tasks.task import LABEL_COLUMNS, Task
+from bert_recipes.tasks.task import CLASSIFICATION_KINDS, LABEL_COLUMNS, Task
 
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ def flatten_label_studio(task: Task, rows: Rows) -> Rows:
 
     That is the one marked as ground truth, or else the first; a warning counts texts with several.
     """
-    if task.kind not in ("sequence_classification", "token_classification"):
+    if task.kind not in CLASSIFICATION_KINDS:
         return rows
     numbered = iter(rows.rows)
     start = list(itertools.islice(numbered, 1))

@@ -410,18 +410,17 @@ def is_broken_list(text: str) -> bool:
 # Labels that the task file does not name
 
 
-def find_labels(task: Task, values: Iterable[Any]) -> list[str]:
+def find_labels(task: Task, cells: Iterable[tuple[str, Any]]) -> list[str]:
     """Return the distinct labels of a column: numbers in their order, names in the alphabet's.
 
-    Of tags with O, every type has all letters of their scheme, as a type may have no long entity
-    here and one elsewhere.
+    A cell comes with its place in the file. Of tags with O, every type has all letters of their
+    scheme, as a type may have no long entity here and one elsewhere.
     """
     names: set[str] = set()
     is_multi_label = task.problem_type == "multi_label_classification"
-    cells = list(values)
-    has_lists = is_multi_label and _have_lists(cells)
-    for number, value in enumerate(cells, start=1):
-        where = f"{task.labels_source}, row {number}"
+    cells = list(cells)
+    has_lists = is_multi_label and _have_lists([value for _, value in cells])
+    for where, value in cells:
         only = only_label(value)
         labels = only if isinstance(only, list) else [only]
         if is_multi_label:

@@ -116,9 +116,9 @@ def _is_impossible(row: Row, where: str) -> bool:
 def _split_answers(value: Any, start: Any) -> list[Any]:
     """Return a list of objects or texts, one for each answer; `start` is that of a text alone."""
     answers = parse_cell(value, (list, dict))
-    if isinstance(answers, str):
-        if answers.lstrip().startswith(("{'", '{"', "[{")):
-            raise ValueError(answers)  # an object that is cut off is no answer
+    if isinstance(answers, str) and answers.lstrip().startswith(("{'", '{"', "[{")):
+        raise ValueError(answers)  # an object that is cut off is no answer
+    if _is_text(answers):
         return [{"text": answers, "answer_start": start}]
     if not isinstance(answers, dict):
         return list(answers)
@@ -133,8 +133,13 @@ def _split_answers(value: Any, start: Any) -> list[Any]:
     return [{"text": text, "answer_start": start} for text, start in pairs]
 
 
+def _is_text(value: Any) -> bool:
+    """Return whether a value is an answer alone; 1902 is one."""
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
 def _read_answer(answer: Any) -> WrittenAnswer:
-    if isinstance(answer, str | int | float) and not isinstance(answer, bool):
+    if _is_text(answer):
         return str(answer), None
     text = answer["text"]
     start = answer.get("answer_start")
@@ -199,6 +204,7 @@ class AnswerOffsets:
 
     def __init__(self) -> None:
         self.num_mended = 0
+        self.num_lost = 0
         self.num_left_out = 0
         self._first_error = ""
 
@@ -210,7 +216,7 @@ class AnswerOffsets:
         for text, start in answers:
             answer = locate_answer(text, start, context)
             if answer is not None:
-                self.num_mended += answer.answer_start != start
+                self.num_mended += start is not None and answer.answer_start != start
                 located.append(answer)
             elif not self._first_error:
                 self._first_error = (
@@ -219,6 +225,7 @@ class AnswerOffsets:
         if answers and not located:
             self.num_left_out += 1
             return None
+        self.num_lost += len(answers) - len(located)
         return tuple(located)
 
     def report(self, source: str, num_questions: int) -> None:
@@ -236,6 +243,13 @@ class AnswerOffsets:
                 "where their text stands once nearby is taken"
             )
             logger.warning(message, source, self.num_mended)
+
+        if self.num_lost:
+            message = (
+                "%s: %d answers beside others are left out: they are not in their paragraphs "
+                "(the first: %s)"
+            )
+            logger.warning(message, source, self.num_lost, self._first_error)
 
         if self.num_left_out:
             message = (

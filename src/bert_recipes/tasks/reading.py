@@ -4,7 +4,7 @@ Whatever does not fit is refused in one line.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,8 +57,7 @@ def example_id(task: Task, row: Row, index: int, where: str) -> int | str:
     if column is None:
         return index
     # A benchmark names the column of its published files; copies of them may lack it.
-    is_benchmark = not task.files
-    if is_benchmark and column not in row:
+    if task.is_benchmark and column not in row:
         return index
     value = column_value(row, column, where)
     return read_id(value, column, where)
@@ -172,17 +171,19 @@ def choice_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, C
 
     In a list column each row may have another number of them.
     """
+    classes_of_task = ClassLabels(task)  # it knows whether earlier labels were names or numbers
     for index, (number, row) in enumerate(rows.rows):
         where = rows.where(number)
         texts = [column_text(row, column, where) for column in task.text_columns]
         endings, names = _choices_of(task, row, where)
+        classes = ClassLabels(task, names) if names else classes_of_task
         if len(endings) < 2:
             raise InputError(f"{where}: {len(endings)} choices; two or more are expected")
 
         label = None
         if not _lacks_label_column(task, row, split):
             value = column_value(row, task.label_column, where)
-            label = _choice_number(task, value, names, endings, where)
+            label = _choice_number(classes, value, endings, where)
         choices = endings
         if len(texts) > 1 and texts[1]:
             choices = [f"{texts[1]} {ending}" for ending in endings]
@@ -196,12 +197,12 @@ def choice_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, C
 
 
 def _choices_of(task: Task, row: Row, where: str) -> tuple[list[str], Sequence[str]]:
-    """Return the choices of a row, and the names that its label may call them by.
+    """Return the choices of a row, and its own names for them, if it has any.
 
-    There are no names where labels are numbers or letters. The list of choices may stand under
-    "text" beside the names under "label", as in ARC and CommonsenseQA.
+    Then the list of choices stands under "text" beside the names under "label", as in ARC and
+    CommonsenseQA.
     """
-    names: Sequence[str] = task.labels
+    names: Sequence[str] = ()
     if len(task.choice_columns) > 1:
         texts = [column_text(row, column, where) for column in task.choice_columns]
         while texts and not texts[-1].strip():  # fewer choices than the table has columns
@@ -230,15 +231,13 @@ def _choices_of(task: Task, row: Row, where: str) -> tuple[list[str], Sequence[s
     return [column_text({column: text}, column, where) for text in value], names
 
 
-def _choice_number(
-    task: Task, value: Any, names: Sequence[str], endings: list[str], where: str
-) -> int | None:
+def _choice_number(classes: ClassLabels, value: Any, endings: list[str], where: str) -> int | None:
     """Return which choice a label means; None for a hidden one.
 
     It is given by name, by number from 0, by letter, or as the text of the choice.
     """
-    if names or task.column_labels:
-        number = ClassLabels(task, names or None).class_of(value, where)
+    if classes.names:
+        number = classes.class_of(value, where)
         if number is None:
             return None
     else:
@@ -461,31 +460,46 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
         hidden = [(number, _without_label(example)) for number, example in labelled]
         labelled = []
     if labelled and hidden:
-        # An empty label was forgotten; -1 may be a class.
-        hidden_minus_ones = [number for number, _ in hidden if number in minus_ones]
-        first_hidden, _ = hidden[0]
-        if hidden_minus_ones:
-            first_hidden = hidden_minus_ones[0]
-        if is_test or hidden_minus_ones:
-            advice = ""
-            if hidden_minus_ones:
-                advice = "; where -1 is a class, write labels: [-1, 0, 1]"
-            elif task.kind == "token_classification":
-                advice = "; write [] where a text has no entity"
-            raise InputError(
-                f"{rows.where(first_hidden)}: the label is hidden (-1, - or empty), but "
-                f"{rows.unit} {labelled[0][0]} has one: label all or none{advice}"
-            )
-        num_rows = len(labelled) + len(hidden)
-        message = "%s: %d of %d rows have no label and are left out (the first: %s %d)"
-        logger.warning(message, rows.source, len(hidden), num_rows, rows.unit, first_hidden)
+        labelled_rows = [number for number, _ in labelled]
+        hidden_rows = [number for number, _ in hidden]
+        _leave_out(task, rows, labelled_rows, hidden_rows, minus_ones, is_test=is_test)
         num_left_out += len(hidden)
-    if hidden and not labelled and need_labels:
+    elif hidden and need_labels:
         raise InputError(
             f"{rows.where(hidden[0][0])}: the label is hidden (-1, - or empty): a test set with "
             "labels -1 can be predicted, not measured"
         )
     return ReadExamples([example for _, example in labelled or hidden], num_left_out)
+
+
+def _leave_out(
+    task: Task,
+    rows: Rows,
+    labelled: Sequence[int],
+    hidden: Sequence[int],
+    minus_ones: Collection[int],
+    *,
+    is_test: bool,
+) -> None:
+    """Warn of hidden labels beside others, or refuse them: -1 may be a class.
+
+    An empty label was forgotten, but a test split has all or none.
+    """
+    hidden_minus_ones = [number for number in hidden if number in minus_ones]
+    first_hidden, *_ = hidden_minus_ones or hidden
+    if is_test or hidden_minus_ones:
+        advice = ""
+        if hidden_minus_ones:
+            advice = "; where -1 is a class, write labels: [-1, 0, 1]"
+        elif task.kind == "token_classification":
+            advice = "; write [] where a text has no entity"
+        raise InputError(
+            f"{rows.where(first_hidden)}: the label is hidden (-1, - or empty), but "
+            f"{rows.unit} {labelled[0]} has one: label all or none{advice}"
+        )
+    num_rows = len(labelled) + len(hidden)
+    message = "%s: %d of %d rows have no label and are left out (the first: %s %d)"
+    logger.warning(message, rows.source, len(hidden), num_rows, rows.unit, first_hidden)
 
 
 def _note_minus_ones(

@@ -35,7 +35,7 @@ from bert_recipes.tasks.labels import find_labels
 from bert_recipes.tasks.questions import expand_articles
 from bert_recipes.tasks.reading import label_of, read_examples
 from bert_recipes.tasks.tagging import TaggedRows, is_rejected, label_column_of
-from bert_recipes.tasks.task import HELD_OUT_SPLIT, Task, TsvLayout
+from bert_recipes.tasks.task import CLASSIFICATION_KINDS, HELD_OUT_SPLIT, Task, TsvLayout
 
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,8 @@ def load_split(
     if split not in task.test_splits and _is_shared(task, data_dir):
         examples = _part_of_file(task, split, examples, rows.source)
         # Both splits read the file: what is left out of it counts once.
-        num_left_out = num_left_out if split == task.train_split else 0
+        if split != task.train_split:
+            num_left_out = 0
     is_labelled = label_of(examples[0]) is not None
     if split == task.train_split and is_labelled:
         _warn_of_unused_labels(task, examples, rows.source)
@@ -128,7 +129,8 @@ def _part_of_file(
         if isinstance(example, TaggedExample) and len(words_of_documents) > 1:
             key = " ".join(words_of_documents[example.document])
         is_held_out = draw_from(key) < task.validation_fraction
-        if is_held_out == (split == HELD_OUT_SPLIT):
+        split_of_example = HELD_OUT_SPLIT if is_held_out else task.train_split
+        if split_of_example == split:
             part.append(example)
     if not part:
         raise InputError(
@@ -175,15 +177,16 @@ def find_class_names(task: Task, data_dir: str | None) -> Sequence[str]:
     return names.get(column, ())
 
 
-def _label_cells(task: Task, rows: Rows) -> Iterator[Any]:
-    """Yield what the rows have as their labels: a cell, or the tags of a sentence."""
+def _label_cells(task: Task, rows: Rows) -> Iterator[tuple[str, Any]]:
+    """Yield the place and the labels of each row: a cell, or the tags of a sentence."""
     if task.kind == "token_classification":
         for sentence in TaggedRows(task, rows, is_test=False):
-            yield sentence.tags
+            yield rows.where(sentence.number), sentence.tags
         return
     for number, row in rows.rows:
         if not is_rejected(task, row):
-            yield column_value(row, task.label_column, rows.where(number))
+            where = rows.where(number)
+            yield where, column_value(row, task.label_column, where)
 
 
 def _sample(examples: list[Example], max_examples: int | None) -> Sequence[Example]:
@@ -207,7 +210,7 @@ def _sample(examples: list[Example], max_examples: int | None) -> Sequence[Examp
 
 def _warn_of_unused_labels(task: Task, examples: Sequence[Example], source: str) -> None:
     """Warn of labels that no training row has."""
-    if task.kind not in ("sequence_classification", "token_classification"):
+    if task.kind not in CLASSIFICATION_KINDS:
         return
     used: set[Any] = set()
     for example in examples:

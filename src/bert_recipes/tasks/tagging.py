@@ -301,42 +301,16 @@ class TaggedRows:
 
     def _read(self, index: int, number: int, row: Row, where: str) -> TaggedRow:
         column = self.task.text_columns[0]
-        words = parse_cell(column_value(row, column, where))
+        value = parse_cell(column_value(row, column, where))
         tags = self._tags_of(row, where)
-        if tags is None and isinstance(words, str) and _is_annotated(row):
+        if not isinstance(value, str):
+            words = _read_words(value, column, where)
+            return TaggedRow(index, number, row, words, _tags_of_words(tags, len(words), where))
+        _check_text(value, column, where)
+        if tags is None and _is_annotated(row):
             tags = []
-        if isinstance(words, str) and is_broken_list(words):
-            raise InputError(
-                f"{where}: column '{column}' holds a list that is broken: {words!r:.60}; a bare "
-                "nan in it is a word such as NA that pandas took for missing: read_csv(..., "
-                "keep_default_na=False)"
-            )
-        if isinstance(words, list):
-            words = [str(word) if type(word) in (int, float) else word for word in words]
-        texts = [words] if isinstance(words, str) else words
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise InputError(
-                f"{where}: column '{column}' holds {words!r:.60}; a list of words, or a text, is "
-                "expected"
-            )
-
-        if not any(map(str.strip, texts)):
-            raise InputError(f"{where}: column '{column}' has no word: {words!r:.60}")
-        # A token of white space is one of spaCy's.
-        if "" in texts:
-            number_of_word = texts.index("") + 1
-            raise InputError(
-                f"{where}: column '{column}' has an empty word, number {number_of_word}: "
-                f"{words!r:.60}"
-            )
-        check_characters("".join(texts), column, where)
-        offsets = None
-        if isinstance(words, str):
-            text = words
-            offsets, tags = self._cut_text(text, tags, where)
-            words = [text[start:end] for start, end in offsets]
-        else:
-            tags = _tags_of_words(tags, len(words), where)
+        offsets, tags = self._cut_text(value, tags, where)
+        words = [value[start:end] for start, end in offsets]
         return TaggedRow(index, number, row, words, tags, offsets)
 
     def _cut_text(self, text: str, tags: Any, where: str) -> tuple[list[Offsets], Any]:
@@ -492,6 +466,43 @@ def join_words(task: Task, rows: Rows, is_test: bool) -> NumberedRows:
         yield sentence[LINES][0], sentence
 
 
+def _check_text(text: str, column: str, where: str) -> None:
+    """Refuse a text that pandas has broken, or without a word."""
+    if is_broken_list(text):
+        raise InputError(
+            f"{where}: column '{column}' holds a list that is broken: {text!r:.60}; a bare nan in "
+            "it is a word such as NA that pandas took for missing: read_csv(..., "
+            "keep_default_na=False)"
+        )
+    if not text.strip():
+        raise InputError(f"{where}: column '{column}' has no word: {text!r:.60}")
+    check_characters(text, column, where)
+
+
+def _is_written(word: Any) -> bool:
+    return isinstance(word, str) or type(word) in (int, float)
+
+
+def _read_words(value: Any, column: str, where: str) -> list[str]:
+    """Return the words of a list; numbers are words too."""
+    if not isinstance(value, list) or not all(map(_is_written, value)):
+        raise InputError(
+            f"{where}: column '{column}' holds {value!r:.60}; a list of words, or a text, is "
+            "expected"
+        )
+    words = list(map(str, value))
+    if not any(map(str.strip, words)):
+        raise InputError(f"{where}: column '{column}' has no word: {words!r:.60}")
+    # A token of white space is one of spaCy's.
+    if "" in words:
+        number = words.index("") + 1
+        raise InputError(
+            f"{where}: column '{column}' has an empty word, number {number}: {words!r:.60}"
+        )
+    check_characters("".join(words), column, where)
+    return words
+
+
 def _check_header(task: Task, row: Row, where: str) -> None:
     """Refuse a file with a word and its tag a line, and no header, that is called a table."""
     has_tag = any(name == OUTSIDE or name.startswith(("B-", "I-")) for name in map(str, row))
@@ -518,15 +529,17 @@ def _sentence_column(
     texts = [row.get(text_column) for _, row in start]
     are_words = all(map(_is_word, texts))
     may_be_sentences = are_unspaced_sentences([str(text or "") for text in texts])
-    may_be_texts = not are_words or (is_test and (len(start) == 1 or may_be_sentences))
-    if task.sentence_column is not None and (task.sentence_column in first or not may_be_texts):
-        column_value(first, task.sentence_column, rows.where(number))
-        return task.sentence_column
+    if task.sentence_column is not None:
+        may_be_texts = is_test and (len(start) == 1 or may_be_sentences)
+        is_needed = are_words and not may_be_texts
+        if is_needed or task.sentence_column in first:
+            column_value(first, task.sentence_column, rows.where(number))  # refuses none, and two
+            return task.sentence_column
 
-    label_column = label_column_of(task, first)
     if not are_words:
         return None
 
+    label_column = label_column_of(task, first)
     if label_column is None and (may_be_sentences or not is_test):
         return None
 

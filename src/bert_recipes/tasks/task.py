@@ -9,6 +9,8 @@ from bert_recipes.tags import entity_types
 
 
 KINDS = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
+# Those with classes, or a number, for each text or word.
+CLASSIFICATION_KINDS = KINDS[:2]
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 # What the Hub's data sets of tagged words, and the exports of annotation tools, call the column of
 # tags or spans.
@@ -60,6 +62,7 @@ class Task:
     id_column: str | None = None  # the row number where it is None
     labels: tuple[str, ...] = ()  # in the order of their numbers
     labels_source: str = field(default="", compare=False)  # the file that has them, for messages
+    labels_are_found: bool = field(default=False, compare=False)  # nobody gave their order
     problem_type: str = PROBLEM_TYPES[0]  # only of meaning for sequence_classification
     label_range: tuple[float, float] | None = None
     train_split: str = "train"  # "" means that there is none
@@ -95,11 +98,9 @@ class Task:
     source: str = ""  # where this definition was taken from
 
     @property
-    def has_found_labels(self) -> bool:
-        """Tell whether the labels were found in the training file: nobody gave their order."""
-        file = self.files.get(self.train_split)
-        is_source = file is not None and self.labels_source == Path(file).name
-        return is_source and bool(self.labels)
+    def is_benchmark(self) -> bool:
+        """Tell whether this is a published data set of the catalogue, not a user's own."""
+        return bool(self.published_rows)
 
     @property
     def known_labels(self) -> frozenset[str]:

@@ -33,7 +33,7 @@ from bert_recipes.yaml_files import read_tree
 logger = logging.getLogger(__name__)
 
 # Fields of `Task` that a file does not name as such.
-_INNER_FIELDS = ("column_labels", "labels_source")
+_INNER_FIELDS = ("column_labels", "labels_source", "labels_are_found")
 KEYS = tuple(field.name for field in dataclasses.fields(Task) if field.name not in _INNER_FIELDS)
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -133,7 +133,7 @@ def _make_task(path: Path, values: Mapping[str, Any], data_dir: str | None) -> T
 
 def log_found_labels(task: Task) -> None:
     """Log the labels of a task whose file names none: they are those of the training file."""
-    if task.has_found_labels:
+    if task.labels_are_found:
         message = "labels: not given; the %d of %s are taken: %s"
         logger.info(message, len(task.labels), task.labels_source, shorten(task.labels))
         _warn_of_spellings(task)
@@ -311,7 +311,11 @@ def _with_labels_of_data(task: Task, data_dir: str | None) -> Task:
         # They are sorted, which need not be the order of the numbers in another file.
         column_labels = {label: label for label in labels}
     return dataclasses.replace(
-        task, labels=tuple(labels), labels_source=path.name, column_labels=column_labels
+        task,
+        labels=tuple(labels),
+        labels_source=path.name,
+        labels_are_found=True,
+        column_labels=column_labels,
     )
 
 
@@ -368,6 +372,8 @@ def _check_splits(task: Task) -> None:
         prefixes = metric_prefixes(names, role)
         if len(set(prefixes)) < len(prefixes):
             raise _Slip(key, f"metrics of {' and '.join(names)} would have one name; rename one")
+        if role == "validation" and "test" in prefixes:
+            raise _Slip(key, "metrics of validation_test have the names of a test split; rename it")
 
 
 def _check_columns(task: Task) -> None:
@@ -497,7 +503,7 @@ def _values_of(task: Task) -> dict[str, Any]:
     fields = dataclasses.asdict(task)
     fields["files"] = task.relative_files
     values = json.loads(json.dumps(fields))  # tuples become lists
-    del values["labels_source"]
+    del values["labels_source"], values["labels_are_found"]
     name_of_value = values.pop("column_labels")
     if name_of_value:  # in the order of the classes' numbers
         in_order = sorted(name_of_value, key=lambda value: task.labels.index(name_of_value[value]))

@@ -1,6 +1,5 @@
 """The settings of a run: `RunArguments` for all, and model, data and phases of pre-training."""
 
-import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
@@ -11,9 +10,9 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import SchedulerType
 
 from bert_recipes.config import warn_in_main_process
-from bert_recipes.data.encoding import count_cores
 from bert_recipes.data.formats import INPUT_FORMATS, PAIR_LABELS
 from bert_recipes.data.masking import VARIABLE_SELECTIONS
+from bert_recipes.data.processes import count_cores
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
 from bert_recipes.models.sizes import (
@@ -40,8 +39,6 @@ from bert_recipes.training.optimization import (
     bfloat16_unit,
 )
 
-
-logger = logging.getLogger(__name__)
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 # Data-loading processes of a GPU process, at most. Four make several times the tokens that base
@@ -609,10 +606,10 @@ class DataArguments:
         if end is None or "mlm_probability_end" in typed:
             return values
         selection = values.get("selection", "count")
-        needs_one_rate = (
-            selection not in VARIABLE_SELECTIONS and in_file.get("selection") != selection
-        )
-        if not (needs_one_rate or {"mlm_probability", "dupe_factor"} & set(typed)):
+        is_other_selection = selection != in_file.get("selection")
+        selection_has_one_rate = selection not in VARIABLE_SELECTIONS and is_other_selection
+        is_typed = "mlm_probability" in typed or "dupe_factor" in typed
+        if not is_typed and not selection_has_one_rate:
             return values
         values = dict(values)
         del values["mlm_probability_end"]
@@ -667,42 +664,23 @@ class DistillationArguments:
 
     def __post_init__(self) -> None:
         check_limits(self)
-        if self.teacher is None and (self.is_tinybert or self.is_distilbert):
+
+
+def check_teacher(objective: str, args: DistillationArguments) -> None:
+    """Refuse an objective without the teacher or a weight that it needs, and those of another."""
+    of_objective = OBJECTIVES[objective].teacher_settings
+    if of_objective and args.teacher is None:
+        raise InputError(f"--objective {objective} needs a teacher: give --teacher CHECKPOINT")
+    for item in fields(args):
+        value = getattr(args, item.name)
+        if value is not None and item.name not in of_objective:
+            takers = [name for name, row in OBJECTIVES.items() if item.name in row.teacher_settings]
             raise InputError(
-                f"--objective {'tinybert' if self.is_tinybert else 'distilbert'} needs a teacher: "
-                "give --teacher CHECKPOINT"
+                f"{item.name} has no meaning with --objective {objective}: leave it out, or give "
+                f"--objective {' or '.join(takers)}"
             )
-        if self.teacher is not None and not (self.is_tinybert or self.is_distilbert):
-            raise InputError(
-                "a teacher belongs to --objective distilbert or tinybert: give both, or neither"
-            )
-        imitation_fields = {"alpha_attn", "alpha_hidn", "alpha_embd"}
-        for item in fields(self):
-            is_for_objective = (item.name in imitation_fields) == self.is_tinybert
-            if item.name == "teacher" or is_for_objective:
-                continue
-            if getattr(self, item.name) is not None:
-                raise InputError(
-                    f"{item.name} is of another objective than this run's: leave it out"
-                )
-
-    @property
-    def imitation_weights(self) -> tuple[float | None, float | None, float | None]:
-        """Return the weights of attention scores, hidden states and embeddings.
-
-        All three are None without `--objective tinybert`.
-        """
-        return self.alpha_attn, self.alpha_hidn, self.alpha_embd
-
-    @property
-    def is_tinybert(self) -> bool:
-        """Return whether the objective is tinybert, which alone sets all three of its weights."""
-        return None not in self.imitation_weights
-
-    @property
-    def is_distilbert(self) -> bool:
-        """Return whether the objective is distilbert, which alone sets a temperature."""
-        return self.temperature is not None
+        if value is None and item.name in OBJECTIVES[objective].settings:
+            raise InputError(f"{item.name} is null; --objective {objective} needs a number")
 
 
 # Held-out figures beside losses.
@@ -738,7 +716,9 @@ class PreTrainingArguments(RunArguments):
         "the vocabulary is large for the model",
     )
     save_at_epochs: list[float] | None = changeable(
-        None, "after so many passes over the data save a checkpoint that is kept: 0.1 0.5 1 2"
+        None,
+        "after so many passes over the data save a checkpoint that is kept: 0.1 0.5 1 2",
+        above=0,
     )
     learning_rate: float = option(1e-4, "peak learning rate (paper: 1e-4)")
     warmup_steps: float = option(0.01, "warm-up steps, or their fraction if below 1 (paper: 0.01)")
@@ -755,7 +735,8 @@ class PreTrainingArguments(RunArguments):
         evaluation of a large model could take most of the minutes.
         """
         values = dict(values)
-        if "max_minutes" in typed and values["max_minutes"] is not None:
+        has_typed_minutes = "max_minutes" in typed and values["max_minutes"] is not None
+        if has_typed_minutes:
             for name in INTERVALS:
                 is_fraction = 0 < (values.get(name) or 0) < 1
                 if is_fraction and name not in typed:
@@ -770,7 +751,7 @@ class PreTrainingArguments(RunArguments):
                 )
         if "max_steps" in typed and "max_minutes" not in typed:
             values.pop("max_minutes", None)
-        if "max_minutes" in typed and "max_steps" not in typed:
+        if has_typed_minutes and "max_steps" not in typed:
             values.pop("max_steps", None)
         return super().reconcile(values, typed, in_file)
 
@@ -925,7 +906,7 @@ def plan_phases(
         return [first]
     if not steps and total > 0:
         message = "phase2_steps %g of %d steps is no whole step: the run has one phase"
-        logger.warning(message, steps_or_fraction, total)
+        warn_in_main_process(message, steps_or_fraction, total)
         return [first]
     if first.end_step <= 0:
         raise InputError(
@@ -948,8 +929,8 @@ def plan_phases(
 
 
 def has_second_phase(settings: Mapping[str, Any]) -> bool:
-    """Return whether a run had two phases, by the values of its run.yaml as written there."""
-    return settings.get("phase2_steps") not in (None, "0")
+    """Return whether a run had two phases, by its run.yaml, with numbers or their texts."""
+    return float(settings.get("phase2_steps") or 0) > 0
 
 
 def key_in_last_phase(settings: Mapping[str, Any], name: str) -> str:

@@ -382,6 +382,8 @@ class BertTrainer(RecipeTrainer):
             is stock's.
     """
 
+    trains_electra = False
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -394,7 +396,7 @@ class BertTrainer(RecipeTrainer):
         old_dataset: Any = None,
         **kwargs: Any,
     ) -> None:
-        if isinstance(model, ElectraForPreTraining) and "disc_loss" not in self.logged_losses:
+        if isinstance(model, ElectraForPreTraining) and not self.trains_electra:
             raise InputError(
                 "ElectraForPreTraining has two losses over different tokens, and two folders: give "
                 "it to ElectraTrainer (bert_recipes.training.replaced_tokens)"
@@ -421,6 +423,7 @@ class BertTrainer(RecipeTrainer):
             if phase.old_dataset is None:
                 phase = replace(phase, old_dataset=old_dataset)
             self.phases.append(phase)
+        self.num_phases = len(self.phases)
         global_batches = [str(phase.plan.global_batch) for phase in self.phases]
         self.resume_fingerprint["global batch"] = ", then ".join(global_batches)
         self._check_batches()
@@ -626,7 +629,7 @@ class BertTrainer(RecipeTrainer):
         """Return keys of `ProgressDataset` for samples of one step, as `EpochShuffle.keys`."""
         order: Any = self._order
         if self.args.max_minutes is not None:
-            # `self.clock` is still 0 when the first batches of a resumed run are read.
+            # Batches are read ahead of `self.clock`.
             progress = min(self._elapsed_fraction(), 1.0)
         else:
             step = self.first_step + begin // self.global_batch_size

@@ -74,25 +74,28 @@ def format_hours(hours: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds > 100 else f"{max(1, seconds)} s"
 
 
-def pace_line(args: Any, state: Any, seconds: float, trainer: Any = None) -> str:
+def pace_line(trainer: Any, seconds: float) -> str:
     """Return the line with the time that a run will take; `seconds` is the time of a step."""
-    minutes = getattr(args, "max_minutes", None)
+    state = trainer.state
+    minutes = trainer.args.max_minutes
     steps = state.max_steps
-    num_resumed = getattr(trainer, "num_resumed_steps", 0)
-    if minutes is None and num_resumed:
+    num_resumed = trainer.num_resumed_steps
+    has_phases = trainer.num_phases > 1
+    if minutes is not None:
+        steps = 60 * minutes / seconds
+        num_resumed = 0
+        all_steps = f"about {steps:,.0f} steps in {minutes:g} minutes"
+    elif num_resumed:
         duration = format_hours((steps - num_resumed) * seconds / 3600)
         all_steps = f"the {steps - num_resumed:,} steps of this start take about {duration}"
-    elif minutes is None:
+    else:
         duration = format_hours(steps * seconds / 3600)
         all_steps = f"{steps:,} steps take about {duration}, without evaluations"
-        if len(getattr(trainer, "phases", ())) > 1:
+        if has_phases:
             all_steps += ", if inputs of the second phase were as short as those of the first"
-    else:
-        steps = 60 * minutes / seconds
-        all_steps = f"about {steps:,.0f} steps in {minutes:g} minutes"
     # How long the epochs of a second phase are is not known yet.
-    if trainer is not None and len(getattr(trainer, "phases", ())) <= 1:
-        passes = trainer.epochs_at(steps)
+    if not has_phases:
+        passes = trainer.epochs_at(steps) - trainer.epochs_at(num_resumed)
         number = f"{passes:,.0f}" if passes >= 10 else f"{passes:.2g}"
         all_steps += f" ({number} passes over the data)"
     if minutes is not None and steps < FEW_STEPS:
@@ -162,7 +165,7 @@ class LogPrinter(TrainerCallback):
 
     _has_printed_pace = False
 
-    def __init__(self, trainer: Any = None) -> None:
+    def __init__(self, trainer: Any) -> None:
         super().__init__()
         self.trainer = trainer
 
@@ -194,7 +197,7 @@ class LogPrinter(TrainerCallback):
             first_line_seconds = FIRST_LINE_SECONDS
         if silence > first_line_seconds:
             seconds *= args.gradient_accumulation_steps
-            self._write_line(pace_line(args, state, seconds, self.trainer))
+            self._write_line(pace_line(self.trainer, seconds))
             self._has_printed_pace = True
 
     # Time micro-batches too; within a step the bar does not move.

@@ -126,7 +126,7 @@ def _describe(estimate: Estimate, trainer: RecipeTrainer) -> dict[str, str]:
         length = f"{minutes:g} minutes"
         duration = f"about {estimate.steps:,.0f} steps"
     duration += ", without evaluations"
-    if len(getattr(trainer, "phases", ())) > 1:
+    if trainer.num_phases > 1:
         duration += " (if those of the second phase were as long as the first)"
     rate = f"{estimate.seconds_per_step:.3g} s, {estimate.tokens_per_second:,.0f} tokens/s"
     parameters = trainer.model.num_parameters()

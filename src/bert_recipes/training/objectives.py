@@ -18,6 +18,7 @@ class Objective:
     # Module of this package, and class of the Trainer in it.
     trainer: str = "bert_trainer.BertTrainer"
     copies_teacher: bool = False  # the model begins with layers of its teacher
+    teacher_settings: tuple[str, ...] = ()  # fields of DistillationArguments; none: no teacher
     settings: Mapping[str, Any] = field(default_factory=dict)
     new_model_config: Mapping[str, Any] = field(default_factory=dict)
     # Settings of the original for Adam and a new model. They are not for LAMB or Muon, nor for
@@ -87,6 +88,16 @@ OBJECTIVES = {
         "distilbert",
         trainer="distillation.DistillationTrainer",
         copies_teacher=True,
+        teacher_settings=(
+            "teacher",
+            "student_layers",
+            "start_from_teacher",
+            "fold_segments",
+            "temperature",
+            "alpha_ce",
+            "alpha_mlm",
+            "alpha_cos",
+        ),
         settings={
             "pair_label": "none",
             "temperature": 2.0,
@@ -108,6 +119,7 @@ OBJECTIVES = {
     "tinybert": Objective(
         "bert_mlm",
         trainer="tinybert.TinyBertTrainer",
+        teacher_settings=("teacher", "alpha_attn", "alpha_hidn", "alpha_embd"),
         settings={
             "pair_label": "none",
             "selection": "none",

@@ -329,7 +329,7 @@ def make_collator(
         max_predictions = default_max_predictions(data_args.max_seq_length, max_probability)
     num_tokens = round(data_args.max_seq_length * max_probability)
     if data_args.mlm_probability_end is not None and max_predictions < num_tokens:
-        logger.warning(
+        warn_in_main_process(
             "max_predictions_per_seq is %d: no more are predicted, though mlm_probability %g of %d "
             "tokens is %d",
             max_predictions,
@@ -371,7 +371,11 @@ def load_model(
     if model_args.model_name_or_path is None:
         model = _new_model(model_args, tokenizer, num_heads)
     else:
-        model = _load_checkpoint(model_args, needs_head=needs_head)
+        name = model_args.model_name_or_path
+        model, new_heads = _load_checkpoint(model_args, needs_head=needs_head)
+        if new_heads:
+            fate = "they are left out" if needs_head else "they start from scratch"
+            warn_in_main_process("%s has no weights for %s; %s", name, ", ".join(new_heads), fate)
         _check_tokenizer(model_args.model_name_or_path, model.config.vocab_size, tokenizer)
     check_positions(model, max_seq_length)
     return model
@@ -404,7 +408,10 @@ def _new_model(
     return model_class(pretraining_config(**settings))
 
 
-def _load_checkpoint(model_args: ModelArguments, *, needs_head: bool) -> PreTrainingModel:
+def _load_checkpoint(
+    model_args: ModelArguments, *, needs_head: bool
+) -> tuple[PreTrainingModel, list[str]]:
+    """Return the model of a checkpoint, and the names of the heads that it lacks."""
     name = str(model_args.model_name_or_path)
     cached_only = check_checkpoint(name)
     with opening(name):
@@ -420,10 +427,7 @@ def _load_checkpoint(model_args: ModelArguments, *, needs_head: bool) -> PreTrai
         )
     if needs_head and any(key.startswith(PAIR_HEADS) for key in new_heads):
         model.has_pair_head = False
-    if new_heads:
-        fate = "they are left out" if needs_head else "they start from scratch"
-        warn_in_main_process("%s has no weights for %s; %s", name, ", ".join(new_heads), fate)
-    return model
+    return model, new_heads
 
 
 def _check_tokenizer(name: str, vocab_size: int, tokenizer: OriginalBertTokenizer) -> None:
@@ -445,21 +449,16 @@ def _check_tokenizer(name: str, vocab_size: int, tokenizer: OriginalBertTokenize
         warn_in_main_process(message, name, vocab_size, size)
 
 
-def load_teacher(distillation: DistillationArguments, tokenizer: Any) -> PreTrainingModel | None:
+def load_teacher(name: str | None, objective: str, tokenizer: Any) -> PreTrainingModel | None:
     """Return the teacher of a distillation; None without one."""
-    if distillation.teacher is None:
+    if name is None:
         return None
     # TinyBERT learns from layers alone, so any BERT will do.
-    needs_head = not distillation.is_tinybert
-    teacher = _load_checkpoint(
-        ModelArguments(model_name_or_path=distillation.teacher), needs_head=needs_head
-    )
+    needs_head = objective != "tinybert"
+    teacher, _ = _load_checkpoint(ModelArguments(model_name_or_path=name), needs_head=needs_head)
     if reads_left_to_right(teacher.config):
-        raise InputError(
-            f"teacher: {distillation.teacher} reads from left to right; give one that reads both "
-            "ways"
-        )
-    _check_tokenizer(distillation.teacher, teacher.config.vocab_size, tokenizer)
+        raise InputError(f"teacher: {name} reads from left to right; give one that reads both ways")
+    _check_tokenizer(name, teacher.config.vocab_size, tokenizer)
     return teacher
 
 
@@ -543,17 +542,16 @@ def build_model(
 ) -> PreTrainingModel:
     """Return the model that a run trains: a new one, a checkpoint, or layers of its teacher."""
     if OBJECTIVES[model_args.objective].copies_teacher:
-        student = make_student(teacher, distillation_args, seed)
-        check_positions(student, data.max_seq_length)
-        check_direction(student, data)
-        _check_pairs(student, data)
-        return student
-    # TinyBERT compares attention head by head.
-    num_heads = None if teacher is None else teacher.config.num_attention_heads
-    model = load_model(model_args, data.tokenizer, data.max_seq_length, seed, num_heads=num_heads)
+        model = make_student(teacher, distillation_args, seed)
+        check_positions(model, data.max_seq_length)
+    else:
+        # TinyBERT compares attention head by head.
+        num_heads = None if teacher is None else teacher.config.num_attention_heads
+        longest = data.max_seq_length
+        model = load_model(model_args, data.tokenizer, longest, seed, num_heads=num_heads)
     check_direction(model, data)
     _check_pairs(model, data)
-    is_new = model_args.model_name_or_path is None
+    is_new = model_args.starting_point == "new model"
     # Masked instances are no text to count.
     if model_args.word_vectors and is_new and isinstance(data.train, PreTrainingDataset):
         start_with_word_vectors(model, data.train.split)

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.masking import IGNORE_INDEX
+from bert_recipes.errors import InputError
 from bert_recipes.models.electra import DISCRIMINATOR_WEIGHT, GENERATOR_FOLDER
 from bert_recipes.training.bert_trainer import BertTrainer, PreTrainingSums, TrainingPhase
 from bert_recipes.training.engines import NO_ENGINE
@@ -64,11 +66,17 @@ class ReplacedTokenSums(PreTrainingSums):
 class ElectraTrainer(BertTrainer):
     """`BertTrainer` for `ElectraForPreTraining`: both losses are means over the *global* batch."""
 
+    trains_electra = True
     pairs_task = "disc"
     logged_losses = ("mlm_loss", "disc_loss")
 
     def _set_phase(self, phase: TrainingPhase) -> None:
         """Set the data of a phase, and add the random numbers of the generator's samples."""
+        if not isinstance(phase.data_collator, DataCollatorForPreTraining):
+            raise InputError(
+                "data_collator: ElectraTrainer needs a DataCollatorForPreTraining, which draws the "
+                "random numbers of the generator's samples"
+            )
         super()._set_phase(phase)
         collator: Any = self.data_collator
         self.data_collator = replace(collator, has_draws=True)

@@ -46,6 +46,7 @@ from bert_recipes.checkpointing import (
     staging_dir,
     write_manifest,
 )
+from bert_recipes.config import warn_in_main_process
 from bert_recipes.data.order import ResumableBatchSampler
 from bert_recipes.errors import InputError, Interrupted, end_workers, saving
 from bert_recipes.models.bert import PreTrainingModel
@@ -158,12 +159,12 @@ def _check_stock(args: Any, compute_loss_func: Any) -> None:
             "own, over the global batch; leave them out, or override micro_batch_loss"
         )
     if is_stock and args.train_sampling_strategy != "random":
-        logger.warning(
+        warn_in_main_process(
             "train_sampling_strategy %s has no effect: rows are shuffled anew in each epoch",
             args.train_sampling_strategy,
         )
     if is_stock and args.data_seed is not None:
-        logger.warning("data_seed has no effect: rows are shuffled by seed")
+        warn_in_main_process("data_seed has no effect: rows are shuffled by seed")
     for name in _REFUSED:
         if is_stock and getattr(args, name, False):  # the oldest transformers lack one
             reason = RunArguments.LIBRARY_FIELDS[name]["refused"]
@@ -187,6 +188,7 @@ class RecipeTrainer(Trainer):
     deepspeed: Any
     lr_scheduler: Any
     control: TrainerControl
+    num_phases = 1
     # Fields of the model's output that are logged beside their sum.
     logged_losses = ("mlm_loss", "nsp_loss")
 
@@ -366,7 +368,7 @@ class RecipeTrainer(Trainer):
             self.global_batch_size,
         )
         if args.push_to_hub and not args.hub_is_checked:
-            logger.warning(
+            warn_in_main_process(
                 "push_to_hub is true: nothing is pushed before you call trainer.push_to_hub()"
             )
         # The weights are made with one seed. From here on each process has its own dropout masks. A
@@ -702,12 +704,11 @@ class RecipeTrainer(Trainer):
         return torch.cat([items, self.count_work(tensors, items)])
 
     def _elapsed_fraction(self) -> float:
-        """Return this process's fraction of `max_minutes`.
+        """Return this process's fraction of `max_minutes`, from the end of the first step.
 
-        On a GPU it is counted from the end of the first step: this one compiles, which would carry
-        a short run past its warm-up. For the
-        evaluation and the checkpoint at the end as much time is set aside as the longest pause up
-        to now took.
+        On a GPU that one compiles, which would carry a short run past its warm-up. As much time as
+        the longest pause up to now took is set aside for the evaluation and the checkpoint at the
+        end.
         """
         if not self.args.max_minutes:
             return 0.0
@@ -833,7 +834,7 @@ class RecipeTrainer(Trainer):
                 "warmup_steps %d is not shorter than the run of %d steps: the learning rate will "
                 "not reach its peak"
             )
-            logger.warning(message, schedule.warmup_steps, schedule.steps)
+            warn_in_main_process(message, schedule.warmup_steps, schedule.steps)
         factor = self._by_clock(schedule.factor, schedule.steps)
         self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)
         self._created_lr_scheduler = True
@@ -908,8 +909,10 @@ class RecipeTrainer(Trainer):
             self.optimizer.optimizer.found_inf = (~torch.isfinite(norm)).float()
             self._read_norm()
             self._unread_norm = self.state.global_step + 1, LateNumber(norm)
-        elif not self._check_norm(self.state.global_step + 1, norm):
-            model.zero_grad()  # the optimizer then has nothing to do
+        else:
+            self._count_norm(self.state.global_step + 1, norm)
+            if not math.isfinite(norm):
+                model.zero_grad()  # the optimizer then has nothing to do
 
     def _optimizer_skips_on_device(self, norm: Any) -> bool:
         is_on_gpu = isinstance(norm, torch.Tensor) and norm.is_cuda
@@ -924,23 +927,20 @@ class RecipeTrainer(Trainer):
         if self._unread_norm is not None:
             step, norm = self._unread_norm
             self._unread_norm = None
-            self._check_norm(step, norm.read())
+            self._count_norm(step, norm.read())
 
-    def _check_norm(self, step: int, norm: Any) -> bool:
-        """Return whether the gradient of a step is finite.
-
-        Count, report and at last refuse those that are not.
-        """
+    def _count_norm(self, step: int, norm: Any) -> None:
+        """Count, report and at last refuse gradients that are not finite."""
         if math.isfinite(norm):
             self._skipped_in_a_row = 0
-            return True
+            return
         self.skipped_steps += 1
         self._skipped_in_a_row += 1
         scaler = self.accelerator.scaler
         if scaler is not None and scaler.get_scale() >= 1:
             # A loss scaler finds its scale like this and halves it every time. Below 1 the scale is
             # not the reason.
-            return False
+            return
         if self.is_deepspeed_enabled:
             # DeepSpeed has updated the weights by the time that it returns the norm.
             self._refuse_gradient(step, "one step, and DeepSpeed cannot leave a step out")
@@ -948,7 +948,6 @@ class RecipeTrainer(Trainer):
             self._refuse_gradient(step, f"{self._skipped_in_a_row} step(s) in a row")
         if self.is_world_process_zero():
             logger.warning("step %d is skipped: its gradient is not finite (%s)", step, float(norm))
-        return False
 
     def _refuse_gradient(self, step: int, duration: str) -> NoReturn:
         raise InputError(
@@ -1226,28 +1225,25 @@ class RecipeTrainer(Trainer):
         A resumed run makes up for an evaluation that was stopped by a signal.
         """
         start = time.perf_counter()
-        if self.control.should_log or self.control.should_save or self.control.should_evaluate:
+        control = self.control
+        if control.should_log or control.should_save or control.should_evaluate:
             self._read_norm()
         is_last = self.state.global_step >= self.state.max_steps
+        saves_first = is_last and control.should_evaluate and control.should_save
         with self.meter.paused():
-            if is_last and self.control.should_evaluate and self.control.should_save:
+            if saves_first:
                 self._log_and_save(*args, **kwargs)
-                self.control.should_evaluate = True  # `_log_and_save` has put it off
-                self._do_what_is_due(True, *args, **kwargs)
+                control.should_evaluate = True
+            try:
+                super()._maybe_log_save_evaluate(*args, **kwargs)
+            except Interrupted:
+                # The evaluation was stopped: save the step, unless that is done.
+                self.stop_request.stop(control)
+                control.should_save = not saves_first
+                self._log_and_save(*args, **kwargs)
+            if saves_first:
                 self._choose_best_again()
-            else:
-                self._do_what_is_due(False, *args, **kwargs)
         self._longest_pause = max(self._longest_pause, time.perf_counter() - start)
-
-    def _do_what_is_due(self, is_saved: bool, *args: Any, **kwargs: Any) -> None:
-        """Log, save and evaluate as stock; after `_log_and_save` evaluate alone."""
-        try:
-            super()._maybe_log_save_evaluate(*args, **kwargs)
-        except Interrupted:
-            # The evaluation was stopped: save the step, unless that is done.
-            self.stop_request.stop(self.control)
-            self.control.should_save = not is_saved
-            self._log_and_save(*args, **kwargs)
 
     def _choose_best_again(self) -> None:
         """Name the best checkpoint, and rotate, after the saved last step was measured."""
@@ -1257,7 +1253,7 @@ class RecipeTrainer(Trainer):
         self.accelerator.wait_for_everyone()
 
     def _log_and_save(self, *args: Any, **kwargs: Any) -> None:
-        """Log and save as stock; the checkpoint says that its evaluation is still due."""
+        """Log and save as stock, and evaluate later, as the checkpoint says."""
         self._evaluation_is_due = True
         self.control.should_evaluate = False
         super()._maybe_log_save_evaluate(*args, **kwargs)
@@ -1279,7 +1275,7 @@ class RecipeTrainer(Trainer):
         if name is not None:
             value = metrics.get(f"eval_{name.removeprefix('eval_')}")
             if value is None:
-                logger.warning("metric_for_best_model: the held-out data has no %s", name)
+                warn_in_main_process("metric_for_best_model: the held-out data has no %s", name)
             if value is None or math.isnan(value):
                 return self.control.should_save
         is_best: bool = super()._determine_best_metric(metrics, trial)
