@@ -306,8 +306,8 @@ def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
     warn_of_held_out_names(train)
     # All of them, before any is read: those that are held out come last, hours later.
     check_options([*train, *validation], arguments.document_boundary, arguments.wrapped_lines)
-    are_files = all(is_text(path) for path in validation)
-    is_by_file = arguments.document_boundary == "file" and are_files
+    are_text = all(is_text(path) for path in validation)
+    is_by_file = arguments.document_boundary == "file" and are_text
     if is_by_file and 0 < len(validation) < MIN_DOCUMENTS:
         raise InputError(
             f"{len(validation)} file in validation_files, which is one document: at least "
@@ -527,14 +527,21 @@ def prepare_store(arguments: CorpusArguments, tokenizer: Any) -> PreparationRepo
     """
     start = time.perf_counter()
     preparation = Preparation(arguments, tokenizer)
+    kept_shards = 0
+    new_bytes = 0
     with preparation.claimed():
-        num_bytes = [preparation.write_shard(number) for number in range(len(preparation.shards))]
+        for number in range(len(preparation.shards)):
+            num_bytes = preparation.write_shard(number)
+            if num_bytes is None:
+                kept_shards += 1
+            else:
+                new_bytes += num_bytes
         metadata = preparation.join_shards()
     return PreparationReport(
         path=Path(arguments.output_dir),
         metadata=metadata,
-        kept_shards=num_bytes.count(None),
-        new_bytes=sum(filter(None, num_bytes)),
+        kept_shards=kept_shards,
+        new_bytes=new_bytes,
         seconds=time.perf_counter() - start,
         peak_megabytes=_peak_megabytes(),
     )
@@ -605,7 +612,7 @@ class Preparation:
             ) from None
         try:
             is_new = not self._has_shards()
-            if is_new or (takes_edits and self._were_files_edited()):
+            if is_new or (takes_edits and self._is_plan_of_same_files()):
                 write_json(self.folder / PLAN_FILE, self.plan())
             self.check_plan()
             yield
@@ -618,10 +625,10 @@ class Preparation:
                 Path(lock.lock_file).unlink(missing_ok=True)
             lock.release()
 
-    def _were_files_edited(self) -> bool:
-        """Return whether the written plan has other sizes of the same files, and nothing else.
+    def _is_plan_of_same_files(self) -> bool:
+        """Return whether the written plan is this one, but for the sizes of files.
 
-        The shards of such files are made again (`_is_done`).
+        The shards of files that were edited are made again (`_is_done`).
         """
         file = self.folder / PLAN_FILE
         if not file.is_file():
@@ -764,19 +771,18 @@ class Preparation:
         for split, path in self.shards[shard]:
             files[split].append(path)
 
-        threshold = self._held_out_threshold
         means = [self._mean_copies(path) for path in files["train"]] or [1.0]
         for copy in range(math.ceil(max(means))):
             # Each copy is read anew: two beside each other would tell each other's masked words.
             counts = counts_by_split["train"] if copy == 0 else CorpusCounts()
-            documents = self._training_documents(shard, files["train"], counts)
-            for split, num_copies, document in self._hold_out(documents, threshold):
+            for mean_copies, document in self._training_documents(shard, files["train"], counts):
+                split, num_copies = self._split_and_copies(document, mean_copies)
                 if copy < num_copies:
                     yield split, document
 
-        held_out = self._documents_of_files(files["validation"], counts_by_split["validation"])
-        for _, document in held_out:
-            yield "validation", document
+        for path in files["validation"]:
+            for document in self._documents_of_file(path, counts_by_split["validation"]):
+                yield "validation", document
 
     @cached_property
     def _held_out_threshold(self) -> float:
@@ -804,24 +810,14 @@ class Preparation:
         text = "\n".join(document)
         return draw_from(f"{self.arguments.seed}:{purpose}:{text}")
 
-    def _hold_out(
-        self, documents: Iterable[tuple[float, list[str]]], threshold: float
-    ) -> Iterator[tuple[str, int, list[str]]]:
-        """Yield (split, number of copies, document) of the text to train on.
-
-        Args:
-            documents: Mean number of copies, and document.
-            threshold: The draw below which documents are held out.
-        """
-        for mean_copies, document in documents:
-            if self._draw(document) < threshold:
-                yield "validation", 1, document
-                continue
-            num_copies = 1
-            if mean_copies != 1.0:
-                # 2.3 is two copies, and a third one with probability 0.3.
-                num_copies = int(mean_copies + self._draw(document, "copies"))
-            yield "train", num_copies, document
+    def _split_and_copies(self, document: Sequence[str], mean_copies: float) -> tuple[str, int]:
+        """Return the split of a document to train on, and how often it stands there."""
+        if self._draw(document) < self._held_out_threshold:
+            return "validation", 1
+        if mean_copies == 1.0:
+            return "train", 1
+        # 2.3 is two copies, and a third one with probability 0.3.
+        return "train", int(mean_copies + self._draw(document, "copies"))
 
     def _mean_copies(self, path: Path) -> float:
         # Held-out files have no weight.
@@ -831,32 +827,26 @@ class Preparation:
         self, shard: int, files: Sequence[Path], counts: CorpusCounts
     ) -> Iterator[tuple[float, list[str]]]:
         """Yield (mean number of its copies, document) of files, or of the data set of the Hub."""
-        hub_name = self.arguments.dataset_name
-        if hub_name is None:
-            return self._documents_of_files(files, counts)
-        # Other shards have held-out files alone.
-        return self._documents_of_hub(hub_name, counts) if shard == 0 else iter(())
-
-    def _documents_of_files(
-        self, files: Iterable[Path], counts: CorpusCounts
-    ) -> Iterator[tuple[float, list[str]]]:
-        """Yield (mean number of its copies, document)."""
-        options = self._reading_options(counts)
-        options["max_line_bytes"] = self.arguments.max_line_bytes
         for path in files:
             mean_copies = self._mean_copies(path)
-            options["document_boundary"] = boundary_of(path, self.arguments.document_boundary)
-            for document in iter_documents(path, **options):
+            for document in self._documents_of_file(path, counts):
                 yield mean_copies, document
+        # Other shards have held-out files alone.
+        if self.arguments.dataset_name is not None and shard == 0:
+            for document in self._documents_of_hub(self.arguments.dataset_name, counts):
+                yield 1.0, document
 
-    def _documents_of_hub(
-        self, name: str, counts: CorpusCounts
-    ) -> Iterator[tuple[float, list[str]]]:
+    def _documents_of_file(self, path: Path, counts: CorpusCounts) -> Iterator[list[str]]:
+        options = self._reading_options(counts)
+        options["max_line_bytes"] = self.arguments.max_line_bytes
+        options["document_boundary"] = boundary_of(path, self.arguments.document_boundary)
+        return iter_documents(path, **options)
+
+    def _documents_of_hub(self, name: str, counts: CorpusCounts) -> Iterator[list[str]]:
         dataset = (name, self.arguments.dataset_config_name, self.arguments.dataset_split)
         options = self._reading_options(counts)
         options["document_boundary"] = self.arguments.document_boundary
-        for document in iter_hub_documents(dataset, **options):
-            yield 1.0, document
+        return iter_hub_documents(dataset, **options)
 
     def _reading_options(self, counts: CorpusCounts) -> dict[str, Any]:
         return {
@@ -872,13 +862,14 @@ class Preparation:
     def join_shards(self) -> dict[str, Any]:
         """Make the store of all shards, which are done, and return its metadata."""
         metadata = self._join_metadata()
+        checks = _CorpusChecks(self.arguments, self.files, metadata)
         try:
-            self._check_documents(metadata)
+            checks.refuse_few_documents()
         except InputError:
             shutil.rmtree(self.folder)  # with this plan there can be no store
             raise
 
-        self._warn_of_documents(metadata)
+        checks.warn()
         self.tokenizer.save_pretrained(self.folder / "tokenizer")
         write_metadata(self.folder, metadata)
         sync_paths(self.folder.glob("*.json"))
@@ -931,131 +922,6 @@ class Preparation:
             sources["train"] = [dataset]
         return sources
 
-    def _check_documents(self, metadata: Mapping[str, Any]) -> None:
-        """Refuse splits without enough documents for next sentence prediction."""
-        arguments = self.arguments
-        advice = {"train": self._boundary_advice("train")}
-        if arguments.validation_files:
-            advice["validation"] = self._boundary_advice("validation")
-        elif arguments.validation_fraction:
-            advice["validation"] = (
-                "raise validation_fraction, name held-out files with validation_files, or end "
-                "documents earlier (document_boundary); documents with the same text are in the "
-                "same split"
-            )
-        else:
-            logger.info(
-                "no documents are held out: set validation_files or validation_fraction to "
-                "evaluate while training"
-            )
-        for split, split_advice in advice.items():
-            num_documents = metadata["splits"].get(split, {}).get("num_documents", 0)
-            if num_documents < MIN_DOCUMENTS:
-                reasons = metadata["dropped"].get(split, {})
-                dropped = ", ".join(f"{reason} {count}" for reason, count in reasons.items())
-                num_read = sum(counts["documents"] for counts in metadata["read"].values())
-                raise InputError(
-                    f"{num_documents} usable documents for {split} ({num_read} read in all; "
-                    f"dropped: {dropped or 'none'}): at least {MIN_DOCUMENTS} are needed, because "
-                    f"a random next sentence comes from another document; {split_advice}"
-                )
-
-    def _boundary_advice(self, split: str) -> str:
-        boundary = self.arguments.document_boundary
-        has_text_files = self._has_text_files(split)
-        if not has_text_files and boundary == "heading":
-            return "a document begins at each line such as '= Title =': without it each row is one"
-        if not has_text_files:
-            return "every row is a document here: give more rows, each of several sentences"
-        advice = {
-            "line": "--document_boundary line makes every line a document",
-            "blank_line": "--document_boundary blank_line ends one at each blank line",
-            "file": "--document_boundary file makes every file one, so give more files",
-            "heading": "--document_boundary heading begins one at each line such as '= Title ='",
-        }
-        # For text auto is blank_line.
-        advice.pop("blank_line" if boundary == "auto" else boundary, None)
-        return f"document_boundary is {boundary!r}: {', '.join(advice.values())}"
-
-    def _advice_for_longer_documents(self) -> str:
-        if self.arguments.document_boundary in ("file", "heading"):
-            return ""
-        if not self._has_text_files("train"):
-            return (
-                "; for books and articles give rows that hold a whole one; where rows are lines, "
-                "as of WikiText, --document_boundary heading"
-            )
-        return "; for books and articles give --document_boundary file"
-
-    def _has_text_files(self, split: str) -> bool:
-        return any(is_text(path) for name, path in self.files if name == split)
-
-    def _warn_of_documents(self, metadata: Mapping[str, Any]) -> None:
-        """Warn where next sentence prediction or the held-out figures could learn or say little."""
-        splits = metadata["splits"]
-        num_documents = splits["train"]["num_documents"]
-        mean_tokens = splits["train"]["num_tokens"] / num_documents
-        if mean_tokens < FEW_TOKENS_OF_A_DOCUMENT:
-            logger.warning(
-                "documents have %d tokens on average: most second sentences will be random ones, "
-                "and parts of one text may be in training and held out%s",
-                mean_tokens,
-                self._advice_for_longer_documents(),
-            )
-        lines = metadata["lines"]
-        num_following = lines.get("following", 0)
-        num_broken = lines.get("broken", 0)
-        if num_broken > MOST_BROKEN_LINES * num_following and self.arguments.sentences == "split":
-            advice = ""
-            if self._has_text_files("train"):
-                advice = ", and say what ends a document (--document_boundary file)"
-            logger.warning(
-                "%d of %d lines go on with the sentence of the line before: give --wrapped_lines "
-                "true, which joins them%s",
-                num_broken,
-                num_following,
-                advice,
-            )
-        share_of_long = lines.get("tokens_of_long", 0) / splits["train"]["num_tokens"]
-        if share_of_long > MOST_OF_LONG_SENTENCES and self.arguments.sentences == "split":
-            logger.warning(
-                "%.0f%% of the tokens stand in sentences of more than %d tokens: where sentences "
-                "end is not seen in this text, and of one that is longer than an input the model "
-                "sees a part alone; write one in a line (--sentences lines)",
-                100 * share_of_long,
-                LONG_SENTENCE,
-            )
-        num_alone = metadata["documents_of_one_sentence"].get("train", 0)
-        if num_alone > 0.9 * num_documents:
-            logger.warning(
-                "%d of %d documents hold one sentence only: nothing follows it, so nearly all "
-                "pairs will be random ones and next sentence prediction learns nothing; train with "
-                "--objective mlm, or: %s",
-                num_alone,
-                num_documents,
-                self._boundary_advice("train"),
-            )
-        held_out = splits.get("validation")
-        if held_out is not None and held_out["num_tokens"] < FEW_HELD_OUT_TOKENS:
-            by_fraction = self.arguments.validation_fraction > 0
-            logger.warning(
-                "only %d tokens in %d documents are held out, so what is measured on them is "
-                "uncertain; raise %s",
-                held_out["num_tokens"],
-                held_out["num_documents"],
-                "validation_fraction" if by_fraction else "the number of validation_files",
-            )
-        for split, scripts in metadata["unknown_tokens"].items():
-            description = describe_unknown(scripts, splits[split]["num_tokens"])
-            if description is not None:
-                logger.warning(
-                    "%s: %s; --tokenizer %s is for other text: give one that was trained on such "
-                    "text (tokenizer/train.py)",
-                    split,
-                    description,
-                    self.arguments.tokenizer,
-                )
-
 
 def _without_sizes(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return a plan whose shards are [split, path] of each file, without its size."""
@@ -1092,16 +958,177 @@ class _ShardCounts:
     def describe(self, counts_by_split: Mapping[str, CorpusCounts]) -> dict[str, Any]:
         """Return the counts of the shard as its metadata has them."""
         nonempty_counts = {}
+        dropped = {}
         for split, corpus_counts in counts_by_split.items():
-            self.dropped[split].update(corpus_counts.dropped)
+            dropped[split] = dict(self.dropped[split] + corpus_counts.dropped)
             if corpus_counts.files or corpus_counts.documents:
                 nonempty_counts[split] = corpus_counts.as_dict()
         return {
             "read": nonempty_counts,
-            "dropped": {split: dict(counts) for split, counts in self.dropped.items() if counts},
+            "dropped": {split: counts for split, counts in dropped.items() if counts},
             "unknown_tokens": {
                 split: dict(counts) for split, counts in self.unknown.items() if counts
             },
             "documents_of_one_sentence": dict(self.documents_of_one_sentence),
             "lines": dict(self.lines),
         }
+
+
+class _CorpusChecks:
+    """Say what is wrong with a corpus, by the counts in the metadata of its store."""
+
+    def __init__(
+        self,
+        arguments: CorpusArguments,
+        files: Sequence[tuple[str, Path]],
+        metadata: Mapping[str, Any],
+    ) -> None:
+        self.arguments = arguments
+        self.files = files
+        self.metadata = metadata
+
+    def refuse_few_documents(self) -> None:
+        """Refuse splits without enough documents for next sentence prediction."""
+        arguments = self.arguments
+        metadata = self.metadata
+        advice = {"train": self._boundary_advice("train")}
+        if arguments.validation_files:
+            advice["validation"] = self._boundary_advice("validation")
+        elif arguments.validation_fraction:
+            advice["validation"] = (
+                "raise validation_fraction, name held-out files with validation_files, or end "
+                "documents earlier (document_boundary); documents with the same text are in the "
+                "same split"
+            )
+        else:
+            logger.info(
+                "no documents are held out: set validation_files or validation_fraction to "
+                "evaluate while training"
+            )
+        for split, split_advice in advice.items():
+            num_documents = metadata["splits"].get(split, {}).get("num_documents", 0)
+            if num_documents < MIN_DOCUMENTS:
+                reasons = metadata["dropped"].get(split, {})
+                dropped = ", ".join(f"{reason} {count}" for reason, count in reasons.items())
+                num_read = sum(counts["documents"] for counts in metadata["read"].values())
+                raise InputError(
+                    f"{num_documents} usable documents for {split} ({num_read} read in all; "
+                    f"dropped: {dropped or 'none'}): at least {MIN_DOCUMENTS} are needed, because "
+                    f"a random next sentence comes from another document; {split_advice}"
+                )
+
+    def warn(self) -> None:
+        """Warn where next sentence prediction or the held-out figures could learn or say little."""
+        self._warn_of_short_documents()
+        if self.arguments.sentences == "split":
+            self._warn_of_wrapped_lines()
+            self._warn_of_long_sentences()
+        self._warn_of_lone_sentences()
+        self._warn_of_little_held_out()
+        self._warn_of_unknown_tokens()
+
+    def _warn_of_short_documents(self) -> None:
+        train = self.metadata["splits"]["train"]
+        mean_tokens = train["num_tokens"] / train["num_documents"]
+        if mean_tokens < FEW_TOKENS_OF_A_DOCUMENT:
+            logger.warning(
+                "documents have %d tokens on average: most second sentences will be random ones, "
+                "and parts of one text may be in training and held out%s",
+                mean_tokens,
+                self._advice_for_longer_documents(),
+            )
+
+    def _warn_of_wrapped_lines(self) -> None:
+        num_following = self.metadata["lines"].get("following", 0)
+        num_broken = self.metadata["lines"].get("broken", 0)
+        if num_broken > MOST_BROKEN_LINES * num_following:
+            advice = ""
+            if self._has_text_files("train"):
+                advice = ", and say what ends a document (--document_boundary file)"
+            logger.warning(
+                "%d of %d lines go on with the sentence of the line before: give --wrapped_lines "
+                "true, which joins them%s",
+                num_broken,
+                num_following,
+                advice,
+            )
+
+    def _warn_of_long_sentences(self) -> None:
+        num_tokens = self.metadata["splits"]["train"]["num_tokens"]
+        share = self.metadata["lines"].get("tokens_of_long", 0) / num_tokens
+        if share > MOST_OF_LONG_SENTENCES:
+            logger.warning(
+                "%.0f%% of the tokens stand in sentences of more than %d tokens: where sentences "
+                "end is not seen in this text, and of one that is longer than an input the model "
+                "sees a part alone; write one in a line (--sentences lines)",
+                100 * share,
+                LONG_SENTENCE,
+            )
+
+    def _warn_of_lone_sentences(self) -> None:
+        num_documents = self.metadata["splits"]["train"]["num_documents"]
+        num_alone = self.metadata["documents_of_one_sentence"].get("train", 0)
+        if num_alone > 0.9 * num_documents:
+            logger.warning(
+                "%d of %d documents hold one sentence only: nothing follows it, so nearly all "
+                "pairs will be random ones and next sentence prediction learns nothing; train with "
+                "--objective mlm, or: %s",
+                num_alone,
+                num_documents,
+                self._boundary_advice("train"),
+            )
+
+    def _warn_of_little_held_out(self) -> None:
+        held_out = self.metadata["splits"].get("validation")
+        if held_out is not None and held_out["num_tokens"] < FEW_HELD_OUT_TOKENS:
+            by_fraction = self.arguments.validation_fraction > 0
+            logger.warning(
+                "only %d tokens in %d documents are held out, so what is measured on them is "
+                "uncertain; raise %s",
+                held_out["num_tokens"],
+                held_out["num_documents"],
+                "validation_fraction" if by_fraction else "the number of validation_files",
+            )
+
+    def _warn_of_unknown_tokens(self) -> None:
+        for split, scripts in self.metadata["unknown_tokens"].items():
+            num_tokens = self.metadata["splits"][split]["num_tokens"]
+            description = describe_unknown(scripts, num_tokens)
+            if description is not None:
+                logger.warning(
+                    "%s: %s; --tokenizer %s is for other text: give one that was trained on such "
+                    "text (tokenizer/train.py)",
+                    split,
+                    description,
+                    self.arguments.tokenizer,
+                )
+
+    def _boundary_advice(self, split: str) -> str:
+        boundary = self.arguments.document_boundary
+        has_text_files = self._has_text_files(split)
+        if not has_text_files and boundary == "heading":
+            return "a document begins at each line such as '= Title =': without it each row is one"
+        if not has_text_files:
+            return "every row is a document here: give more rows, each of several sentences"
+        advice = {
+            "line": "--document_boundary line makes every line a document",
+            "blank_line": "--document_boundary blank_line ends one at each blank line",
+            "file": "--document_boundary file makes every file one, so give more files",
+            "heading": "--document_boundary heading begins one at each line such as '= Title ='",
+        }
+        # For text auto is blank_line.
+        advice.pop("blank_line" if boundary == "auto" else boundary, None)
+        return f"document_boundary is {boundary!r}: {', '.join(advice.values())}"
+
+    def _advice_for_longer_documents(self) -> str:
+        if self.arguments.document_boundary in ("file", "heading"):
+            return ""
+        if not self._has_text_files("train"):
+            return (
+                "; for books and articles give rows that hold a whole one; where rows are lines, "
+                "as of WikiText, --document_boundary heading"
+            )
+        return "; for books and articles give --document_boundary file"
+
+    def _has_text_files(self, split: str) -> bool:
+        return any(is_text(path) for name, path in self.files if name == split)
