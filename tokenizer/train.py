@@ -8,9 +8,11 @@ The tokenizer folder that is written opens in stock transformers.
 """
 
 import dataclasses
+import itertools
 import logging
 import platform
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.data.corpus import (
     CorpusCounts,
     find_files,
+    iter_hub_documents,
     iter_paragraphs,
     warn_of_held_out_names,
 )
@@ -45,14 +48,7 @@ def main() -> None:
     files = find_files(args.files) if args.files else []
     warn_of_held_out_names(files)
     counts = CorpusCounts()  # filled while the texts are read
-    texts = iter_paragraphs(
-        files,
-        dataset=(args.dataset_name, args.dataset_config_name, args.dataset_split),
-        text_column=args.text_column,
-        encoding_errors=args.encoding_errors,
-        max_line_bytes=args.max_line_bytes,
-        counts=counts,
-    )
+    texts = iter_texts(args, files, counts)
     tokenizer: Any
     if args.algorithm == BYTE_BPE:
         tokenizer, report = train_byte_bpe(
@@ -77,6 +73,19 @@ def main() -> None:
     if counts.repaired or counts.dropped:
         print(f"repaired: {dict(counts.repaired)}, left out: {dict(counts.dropped)}")
     print(f"wrote {output_dir}: {len(tokenizer):,} pieces")
+
+
+def iter_texts(args: TokenizerArguments, files: list[Path], counts: CorpusCounts) -> Iterator[str]:
+    """Yield the paragraphs of files, or of the data set of the Hub."""
+    options: dict[str, Any] = {
+        "text_column": args.text_column,
+        "encoding_errors": args.encoding_errors,
+        "counts": counts,
+    }
+    if args.dataset_name is None:
+        return iter_paragraphs(files, max_line_bytes=args.max_line_bytes, **options)
+    dataset = (args.dataset_name, args.dataset_config_name, args.dataset_split)
+    return itertools.chain.from_iterable(iter_hub_documents(dataset, **options))
 
 
 def format_figures(report: dict[str, float]) -> str:

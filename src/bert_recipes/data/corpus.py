@@ -68,6 +68,18 @@ FIRST_HEADINGS = 50
 _NUMBERED = re.compile(r"\d+\t")
 # Words in the names of files that others are measured on: wiki.test.raw, childes.dev.
 _HELD_OUT_WORDS = frozenset(("dev", "eval", "heldout", "test", "val", "valid", "validation"))
+GUTENBERG_ADVICE = (
+    "Project Gutenberg's header and licence are read as text, in training and held out; cut off "
+    "what is before '*** START OF' and after '*** END OF'"
+)
+HEADINGS_ADVICE = (
+    "lines such as '= Title =' begin articles, but each is a document of its own: give "
+    "--document_boundary heading"
+)
+NUMBERS_ADVICE = (
+    "lines begin with a number and a tab, which are read as text; keep the text alone: "
+    "cut -f2- OLD > NEW"
+)
 _HEADING = re.compile(r"(=(?: =)*) [^=](?:.*[^=])? \1")
 
 
@@ -643,7 +655,6 @@ def iter_hub_documents(
 def iter_paragraphs(
     files: Sequence[str | Path] | None,
     *,
-    dataset: tuple[str | None, str | None, str] = (None, None, "train"),
     text_column: str = "text",
     encoding_errors: EncodingErrors = "strict",
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
@@ -651,25 +662,20 @@ def iter_paragraphs(
 ) -> Iterator[str]:
     """Yield paragraphs where it does not matter where documents end: for a vocabulary.
 
-    They are stripped, none of them blank. The options are those of `iter_documents`; `dataset` is
-    the name, configuration and split of one on the Hub, instead of files.
+    They are stripped, none of them blank. The options are those of `iter_documents`.
     """
-    options: dict[str, Any] = {
-        "text_column": text_column,
-        "encoding_errors": encoding_errors,
-        "counts": counts,
-    }
-    name, config_name, split = dataset
-    if name is not None:
-        yield from chain.from_iterable(iter_hub_documents((name, config_name, split), **options))
-        return
-
-    options["max_line_bytes"] = max_line_bytes
     for path in find_files(files or []):
-        # Line by line where that is possible: a text file without blank lines would be one document
-        # in memory.
-        options["document_boundary"] = "line" if is_text(path) else "row"
-        yield from chain.from_iterable(iter_documents(path, **options))
+        documents = iter_documents(
+            path,
+            # Line by line where that is possible: a text file without blank lines would be one
+            # document in memory.
+            document_boundary="line" if is_text(path) else "row",
+            text_column=text_column,
+            encoding_errors=encoding_errors,
+            max_line_bytes=max_line_bytes,
+            counts=counts,
+        )
+        yield from chain.from_iterable(documents)
 
 
 def boundary_of(path: Path, document_boundary: DocumentBoundary) -> DocumentBoundary:
@@ -688,7 +694,7 @@ def check_options(
 
     of_text: tuple[str, ...] = ("auto", "blank_line", "line", "file", "heading")
     of_rows: tuple[str, ...] = ("auto", "row", "heading")
-    if any(map(is_text, paths)):  # whose choice it is
+    if any(map(is_text, paths)):  # a boundary of lines may be meant for these
         of_rows = (*of_text, "row")
     for path in paths:
         choices = of_text if is_text(path) else of_rows
@@ -722,47 +728,23 @@ def _check_lines(
                 ".jsonl"
             )
         if line.startswith("*** START OF"):
-            _warn_of_gutenberg(path.parent)
+            _warn_of_folder(path.parent, GUTENBERG_ADVICE)
         # A title between blank lines would be a document.
         text = line.strip()
         if is_by_blank_line and not text and _level_of_heading(last_text):
-            _warn_of_headings(path.parent)
+            _warn_of_folder(path.parent, HEADINGS_ADVICE)
         last_text = text
         if number <= NUMBERED_LINES and _NUMBERED.match(line):
             num_numbered += 1
             if num_numbered == NUMBERED_LINES:
-                _warn_of_numbers(path.parent)
+                _warn_of_folder(path.parent, NUMBERS_ADVICE)
         yield line
 
 
 @cache
-def _warn_of_gutenberg(folder: Path) -> None:
+def _warn_of_folder(folder: Path, advice: str) -> None:
     """Warn once of a folder, whose files may be many and are read several times."""
-    logger.warning(
-        "%s: Project Gutenberg's header and licence are read as text, in training and held out; "
-        "cut off what is before '*** START OF' and after '*** END OF'",
-        folder,
-    )
-
-
-@cache
-def _warn_of_headings(folder: Path) -> None:
-    """Warn once of a folder, whose files may be many and are read several times."""
-    logger.warning(
-        "%s: lines such as '= Title =' begin articles, but each is a document of its own: give "
-        "--document_boundary heading",
-        folder,
-    )
-
-
-@cache
-def _warn_of_numbers(folder: Path) -> None:
-    """Warn once of a folder, whose files may be many and are read several times."""
-    logger.warning(
-        "%s: lines begin with a number and a tab, which are read as text; keep the text alone: "
-        "cut -f2- OLD > NEW",
-        folder,
-    )
+    logger.warning("%s: %s", folder, advice)
 
 
 def _cut_documents(
@@ -805,9 +787,9 @@ def _cut_documents(
 class _TitleLevel:
     """Tell the headings of documents from those of their parts.
 
-    They are as the first heading of the file. A file may also begin within an article: then those
-    with fewer signs are, once three of them have come among the first headings; others are lines of
-    text that look like a heading.
+    A document's title has as many signs as the first heading of the file. If three headings with
+    fewer signs follow among the first 50, the file began within an article: titles have that many
+    from then on. Single ones are lines of text that look like a heading.
     """
 
     def __init__(self) -> None:
@@ -820,8 +802,8 @@ class _TitleLevel:
         if level == 0:
             return False
         self._counts[level] += 1
-        may_fall = self._counts.total() <= FIRST_HEADINGS and self._counts[level] > 2
-        if self._level == 0 or (level < self._level and may_fall):
+        is_usual = self._counts.total() <= FIRST_HEADINGS and self._counts[level] > 2
+        if self._level == 0 or (level < self._level and is_usual):
             self._level = level
         return level == self._level
 
