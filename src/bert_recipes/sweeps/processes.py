@@ -46,13 +46,12 @@ def run_process(command: Sequence[str], log: Path, group: str) -> int:
             env=environment,
             preexec_fn=_end_with_parent(),
         )
+        exit_code = 1
         try:
             exit_code = process.wait()
-        except KeyboardInterrupt:
-            _end_group(process)
-            raise
-        if exit_code:
-            _end_group(process)
+        finally:
+            if exit_code:
+                _end_group(process)
         return exit_code
 
 
