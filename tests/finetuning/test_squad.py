@@ -19,8 +19,8 @@ from bert_recipes.finetuning.squad import (
     decode_answer,
     encode_context,
     encode_questions,
-    offset_texts,
-    original_texts,
+    make_offset_text,
+    make_original_text,
     realign,
     window_owners,
 )
@@ -303,8 +303,8 @@ def test_span_texts_come_from_the_words_of_the_paragraph(make_tokenizer):
     paragraph = "The  Steve\n Smith's (1895-Caf\u00e9)"
     context = encode_context(paragraph, steve.encode_ids)
     pieces = steve.convert_ids_to_tokens(list(range(len(steve))))
-    by_words = original_texts(context, pieces, steve.normalize)
-    by_offsets = offset_texts(context, steve)
+    by_words = make_original_text(context, pieces, steve.normalize)
+    by_offsets = make_offset_text(context, steve)
     spans = [(1, 3), (0, 1), (7, 7), (9, 10), (4, 5), (3, 3)]
     ends = ["1895", "Caf\u00e9", "'s", "ith"]
     assert [by_words(*span) for span in spans] == ["Steve Smith", "The Steve", *ends]

@@ -13,7 +13,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.kind import join_texts
-from bert_recipes.finetuning.squad import encode_questions, offset_texts
+from bert_recipes.finetuning.squad import encode_questions, make_offset_text
 from bert_recipes.reports.bias_probe import _pronoun_ids
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.examples import Answer, QuestionExample, Split
@@ -273,7 +273,7 @@ def test_a_label_leads_back_to_its_answer(kind):
             continue
         text, answer = TEXTS[example]
         offset = start - tokenizer.layout.start_of_second(len(features.queries[example]))
-        span_text = offset_texts(features.contexts[example], tokenizer)
+        span_text = make_offset_text(features.contexts[example], tokenizer)
         span = span_text(feature["start_positions"] + offset, feature["end_positions"] + offset)
         assert answer in span
         assert span in text

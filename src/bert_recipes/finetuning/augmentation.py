@@ -51,7 +51,7 @@ class Augmenter:
     def augment(self, examples: Sequence[Any]) -> Iterator[TextExample]:
         """Yield each example, then its copies.
 
-        They have copies of the first text beside the second as it is, then the other way round.
+        A pair gets copies with a new first text, and then copies with a new second one.
         """
         starts = range(0, len(examples), EXAMPLES_AT_ONCE)
         for start in Progress(starts, desc="augment", unit=" thousand"):

@@ -49,8 +49,9 @@ class IntermediateTrainer(FineTuningTrainer):
 class AnswerTrainer(FineTuningTrainer):
     """Train a student on the teacher's probabilities.
 
-    Of a regression it learns the numbers of the labels, as in the original. A loss is summed over
-    the classes, as in the paper; the original's code averages over them.
+    Of a regression it learns the numbers of the labels, as in the original. The cross-entropy is
+    summed over the classes, as in the paper, where the original's code averages; that of several
+    labels is their mean.
     """
 
     def __init__(

@@ -22,8 +22,8 @@ from bert_recipes.finetuning.squad import (
     SquadFeatures,
     decode_answer,
     encode_questions,
-    offset_texts,
-    original_texts,
+    make_offset_text,
+    make_original_text,
     split_words,
 )
 from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
@@ -120,8 +120,8 @@ class QuestionAnswering(TaskKind):
         @lru_cache(maxsize=1)
         def texts_of(context: Context) -> SpanText:
             if is_original and isinstance(context, EncodedContext):
-                return original_texts(context, pieces, tokenizer.normalize)
-            return offset_texts(context, tokenizer)
+                return make_original_text(context, pieces, tokenizer.normalize)
+            return make_offset_text(context, tokenizer)
 
         predictions: list[Prediction] = []
         for number, example in enumerate(encoded.split.examples):

@@ -436,12 +436,13 @@ def realign(predicted: str, original: str, normalized: str) -> str:
     return original[characters[first] : characters[last] + 1]
 
 
-def original_texts(
+def make_original_text(
     context: EncodedContext, pieces: Sequence[str], normalize: Callable[[str], str]
 ) -> SpanText:
-    """Return how the original gives a span: as its words, cut to the characters of the pieces.
+    """Return a function from (first piece, last piece) to the text, as the original gives it.
 
-    What the candidates of a paragraph have in common is computed once.
+    That is the words of the span, cut to the characters of its pieces. What the candidates of a
+    paragraph have in common is computed once.
 
     Args:
         context: The paragraph.
@@ -472,10 +473,10 @@ def original_texts(
     return span_text
 
 
-def offset_texts(context: Context, tokenizer: Any) -> SpanText:
-    """Return how today's Hugging Face example gives a span: as a slice between offsets.
+def make_offset_text(context: Context, tokenizer: Any) -> SpanText:
+    """Return a function from (first piece, last piece) to the text, as Hugging Face's example.
 
-    The space before a piece is left out.
+    That is a slice between offsets. The space before a piece is left out.
     """
     if isinstance(context, OffsetContext):
         offsets = context.offsets.tolist()
@@ -554,7 +555,7 @@ def decode_answer(
 
     With "offsets" as today's Hugging Face example does, so that the difference can be seen: answers
     may start in any window, equal texts stay in the list, sums are of float32, and "empty" joins a
-    "" that is alone; see `offset_texts`.
+    "" that is alone; see `make_offset_text`.
 
     Source: run_squad.py `write_predictions`; for the crash google-research/bert PR #1106;
     transformers examples/pytorch/question-answering/utils_qa.py `postprocess_qa_predictions`.

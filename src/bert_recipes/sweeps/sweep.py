@@ -219,7 +219,7 @@ def check_run(
     All runs start from one checkpoint: where none is named, the one that the sweep in `folder`
     began with, or else the one that is found now.
     """
-    flags = _add_planned_checkpoint(flags, folder)
+    flags = _flags_of_plan(flags, folder)
     first = {name: values[0] for name, values in grid.items()}
     task_args, args = _parse_run(flags, first)
     if task_args.model_name_or_path is None:
@@ -253,8 +253,8 @@ def _check_metric(task: Task, metric: str | None) -> None:
         raise InputError(f"metric is '{metric}'; allowed: {', '.join(allowed)}")
 
 
-def _add_planned_checkpoint(flags: Sequence[str], folder: Path) -> list[str]:
-    """Add the checkpoint of a sweep that has begun with these flags, where they name none."""
+def _flags_of_plan(flags: Sequence[str], folder: Path) -> list[str]:
+    """Return the flags of the sweep that began here, if these are the same but its checkpoint."""
     file = folder / PLAN_FILE
     if not file.is_file():
         return list(flags)
