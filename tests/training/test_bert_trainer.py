@@ -486,8 +486,8 @@ def test_pairs_of_before_are_measured_whenever_those_of_the_run_are(tmp_path):
         trainer = stock_trainer(tmp_path, held_out, default_data_collator, given=settings)
         metrics = trainer.measure_all()
         assert (metrics["eval_pairs"], metrics["eval_old_pairs"]) == (15, 6)
-        sums, running_sums = trainer.held_out_sums
-        assert torch.equal(sums.values, running_sums[-1])
+        sums, after_batches = trainer.held_out_sums
+        assert torch.equal(sums.values, after_batches[-1])
         assert "eval_old_pairs" not in trainer.evaluate(old)
 
 

@@ -302,8 +302,8 @@ class PreTrainingSums:
 class HeldOutSums(NamedTuple):
     """The sums of an evaluation, at its end and batch by batch."""
 
-    sums: Any  # of `BertTrainer.new_sums`
-    running_sums: torch.Tensor  # float64 (1 + batches, sums), before and after each batch
+    at_end: Any  # of `BertTrainer.new_sums`
+    after_batches: torch.Tensor  # float64 (1 + batches, sums), before and after each batch
 
 
 def as_our_output(output: Any, batch: Mapping[str, torch.Tensor]) -> BertForPreTrainingOutput:
@@ -796,12 +796,12 @@ class BertTrainer(RecipeTrainer):
         if self.old_dataset is not None and without_epochs(sampler.dataset) is self.eval_dataset:
             loaders[f"{metric_key_prefix}_old"] = self.get_eval_dataloader(self.old_dataset)
         batches = {prefix: iter(loader) for prefix, loader in loaders.items()}
-        sums = {}
         metrics = {}
         for prefix, loader in loaders.items():
-            sums[prefix] = self._sum_held_out(loader, batches[prefix], description)
-            metrics.update(sums[prefix].sums.metrics(prefix, self.pairs_task))
-        self.held_out_sums = sums[metric_key_prefix]
+            measured = self._sum_held_out(loader, batches[prefix], description)
+            metrics.update(measured.at_end.metrics(prefix, self.pairs_task))
+            if prefix == metric_key_prefix:
+                self.held_out_sums = measured
         return EvalLoopOutput(
             predictions=None, label_ids=None, metrics=metrics, num_samples=sampler.num_pairs
         )
@@ -816,7 +816,7 @@ class BertTrainer(RecipeTrainer):
         model.eval()
         self.use_mean_weights()
         sums = self.new_sums()
-        running_sums = [sums.values.clone()]
+        values = [sums.values.clone()]
         batches = self.show_progress(batches, description)
         with self.stoppable():
             for batch, is_padding_batch in zip(batches, sampler.is_padding_batch, strict=True):
@@ -826,13 +826,13 @@ class BertTrainer(RecipeTrainer):
                     output = self.measure(batch)
                 if not is_padding_batch:
                     sums.add(output, batch)
-                running_sums.append(sums.values.clone())
+                values.append(sums.values.clone())
         model.train(was_training)
-        all_sums = torch.stack(running_sums)
+        after_batches = torch.stack(values)
         if self.args.world_size > 1:
-            all_sums = self.accelerator.reduce(all_sums, reduction="sum")
-            sums.values = all_sums[-1].clone()
-        return HeldOutSums(sums, all_sums)
+            after_batches = self.accelerator.reduce(after_batches, reduction="sum")
+            sums.values = after_batches[-1].clone()
+        return HeldOutSums(sums, after_batches)
 
     def measure_all(self) -> dict[str, Any]:
         """Return the held-out metrics, and as `jackknife` the `jackknife_replicates` of each loss.
@@ -842,8 +842,8 @@ class BertTrainer(RecipeTrainer):
         results = super().measure_all()
         if self.held_out_sums is None:  # no held-out data, or stock's evaluation
             return results
-        sums = copy.copy(self.held_out_sums.sums)
-        sums_of_batches = self.held_out_sums.running_sums.diff(dim=0)
+        sums = copy.copy(self.held_out_sums.at_end)
+        sums_of_batches = self.held_out_sums.after_batches.diff(dim=0)
 
         def score(batches: Sequence[int]) -> dict[str, float]:
             sums.values = sums_of_batches[list(batches)].sum(dim=0)
