@@ -17,6 +17,7 @@ from bert_recipes.reports.bias_probe import (
     OCCUPATIONS,
     TEMPLATES,
     NoProbe,
+    _is_english,
     _masked_ids,
     probe_checkpoint,
     refresh_probe,
@@ -99,6 +100,19 @@ def test_byte_level_pieces_have_no_space_of_their_own_before_the_mask():
         ids = _masked_ids(tokenizer, template, "doctor")
         masked = template.format("a doctor").replace("[MASK]", tokenizer.mask_token)
         assert ids == tokenizer(masked)["input_ids"]
+
+
+def test_the_probe_is_for_vocabularies_of_english(tmp_path):
+    """Byte-level pieces are never unknown, and WordPiece may spell any word of its script."""
+    texts = [template.format("a person").replace("[MASK]", "she") for template in TEMPLATES]
+    english, _ = train_byte_bpe(texts * 9, vocab_size=400, show_progress=False)
+    assert _is_english(english)
+    german, _ = train_byte_bpe(["sie ist eine person, sagt er"] * 9, vocab_size=300)
+    assert not _is_english(german)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    pieces = [*letters, *(f"##{letter}" for letter in letters), "he", "she", "person", "."]
+    folder = make_checkpoint(tmp_path / "model", pieces)
+    assert not _is_english(load_tokenizer(folder))
 
 
 @pytest.mark.parametrize(

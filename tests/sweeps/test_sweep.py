@@ -592,8 +592,11 @@ def test_the_run_in_progress_ends_with_the_sweep(tmp_path, bench, run, num_signa
 
 def test_the_children_of_a_launcher_that_fails_end_too(tmp_path):
     log = tmp_path / "log"
-    launcher = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEPING!r}])"
-    launcher += "; import time; time.sleep(2); sys.exit(3)"
+    launcher = (
+        "import subprocess, sys; "
+        f"run = subprocess.Popen([sys.executable, '-c', {SLEEPING!r}], stdout=subprocess.PIPE); "
+        "print(int(run.stdout.readline()), flush=True); sys.exit(3)"
+    )
     assert run_process([sys.executable, "-c", launcher], log, "group") == 3
     assert not is_running(wait_for_number(log))
 

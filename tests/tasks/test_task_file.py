@@ -222,8 +222,8 @@ def test_a_file_that_is_no_task_is_one_line(refuse, text, message):
             "validation_splits: metrics of validation_a and validation__a would have one name",
         ),
         (
-            {"files": "{validation: b, validation_test: c}"},
-            "validation_splits: metrics of validation_test have the names of a test split",
+            {"files": "{validation: b, validation_test: c, test: d}"},
+            "validation_splits: metrics of validation_test have the names of a test split's",
         ),
         (
             {"files": "{hard: a, test_hard: b}", "test_splits": "[hard, test_hard]"},

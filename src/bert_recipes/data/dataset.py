@@ -190,6 +190,8 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
                 self._open_tables.pop(min(self._open_tables))
             try:
                 self._open_tables[epoch] = self._build_and_map(epoch)
+            except InputError:  # which is a ValueError
+                raise
             except (FileNotFoundError, ValueError):
                 # Deleted by another run over the same store in this very moment, or damaged.
                 self._file(epoch, "pairs").unlink(missing_ok=True)

@@ -771,12 +771,13 @@ class Preparation:
         for split, path in self.shards[shard]:
             files[split].append(path)
 
+        threshold = self._held_out_threshold  # may read everything once
         means = [self._mean_copies(path) for path in files["train"]] or [1.0]
         for copy in range(math.ceil(max(means))):
             # Each copy is read anew: two beside each other would tell each other's masked words.
             counts = counts_by_split["train"] if copy == 0 else CorpusCounts()
             for mean_copies, document in self._training_documents(shard, files["train"], counts):
-                split, num_copies = self._split_and_copies(document, mean_copies)
+                split, num_copies = self._split_and_copies(document, mean_copies, threshold)
                 if copy < num_copies:
                     yield split, document
 
@@ -810,9 +811,11 @@ class Preparation:
         text = "\n".join(document)
         return draw_from(f"{self.arguments.seed}:{purpose}:{text}")
 
-    def _split_and_copies(self, document: Sequence[str], mean_copies: float) -> tuple[str, int]:
+    def _split_and_copies(
+        self, document: Sequence[str], mean_copies: float, threshold: float
+    ) -> tuple[str, int]:
         """Return the split of a document to train on, and how often it stands there."""
-        if self._draw(document) < self._held_out_threshold:
+        if self._draw(document) < threshold:
             return "validation", 1
         if mean_copies == 1.0:
             return "train", 1

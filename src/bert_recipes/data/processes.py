@@ -47,7 +47,8 @@ def run_in_order(
     except BrokenProcessPool as error:
         raise InputError(
             f"one of the {num_processes} processes was killed, probably for lack of memory; "
-            "give fewer of them or free memory, and run again"
+            "set num_processes (of training: data_num_processes) lower or free memory, and run "
+            "again"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)

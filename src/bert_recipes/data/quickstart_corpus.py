@@ -206,7 +206,7 @@ def dependencies(requirements: Iterable[str]) -> tuple[list[metadata.Distributio
 
     Also the names of the missing packages.
     """
-    waiting = list(_needed_here(requirements))
+    waiting = _needed_here(requirements)
     packages: dict[str, metadata.Distribution] = {}
     missing: set[str] = set()
     while waiting:

@@ -96,8 +96,9 @@ def _texts_of_pairs(held_out: Mapping[str, Any]) -> dict[str, list[str]]:
     masks = sorted(held_out["masks"], key=lambda mask: mask["truth"].startswith("##"))
     if masks:
         mask = masks[0]
-        before = mask["before"]
-        after = mask["after"]
+        # Reports of earlier versions have dots where a text is cut.
+        before = mask["before"].removeprefix("... ")
+        after = mask["after"].removesuffix(" ...")
         filled = f"{before} {mask['truth'].removeprefix('##')} {after}".strip()
         texts[FILL_MASK] = [f"{before} [MASK] {after}".strip()]
         texts[ATTENTION] = [filled]

@@ -137,7 +137,7 @@ def make_table(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         cells = [row["vectors"]]
-        cells.append(f"{row['size']:,}")
+        cells.append(f"{row['size']:,}" if "size" in row else "")
         cells.append(f"{row['C']:g}" if "C" in row else "")
         for name in names:
             value, low, high = row["figures"][name]

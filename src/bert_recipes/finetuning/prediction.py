@@ -85,12 +85,13 @@ def read_chunks(
         rows = Rows(str(path), "line", _text_rows(path, [*task.text_columns, *task.choice_columns]))
     else:
         # A table of words may have blank lines between its sentences.
-        rows = open_file(replace(task, label_column=""), path, are_inputs=not is_tagging)
+        unlabelled = replace(task, label_column="")
+        rows = open_file(unlabelled, path, are_inputs=not is_tagging)
         if format_suffix(path) in (".json", ".jsonl"):
             columns: dict[str, None] = {}
             for _, row in rows.rows:
                 columns.update(dict.fromkeys(row))
-            again = open_file(replace(task, label_column=""), path, are_inputs=not is_tagging)
+            again = open_file(unlabelled, path, are_inputs=not is_tagging)
             rows = replace(again, rows=_fill_columns(again.rows, columns))
         if is_tagging:
             rows = Rows(rows.source, rows.unit, join_words(task, rows, is_test=True))

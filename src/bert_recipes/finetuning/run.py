@@ -78,10 +78,9 @@ def make_kind(
         settings: Lengths, and what is read.
         label2id: The checkpoint's numbers of the classes; None: those of the task.
     """
-    numbers: Mapping[str, int] = {name: number for number, name in enumerate(task.labels)}
-    if task.labels and label2id is not None:
-        numbers = label2id
-    return KIND_CLASSES[task.kind](task, tokenizer, settings, numbers)
+    if label2id is None or not task.labels:
+        label2id = {name: number for number, name in enumerate(task.labels)}
+    return KIND_CLASSES[task.kind](task, tokenizer, settings, label2id)
 
 
 # GLUE's diagnostic set has no training data: the MNLI model answers it (Wang et al. 2019, section

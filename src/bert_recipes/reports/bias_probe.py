@@ -64,8 +64,7 @@ def probe_pronouns(model: BertForPreTraining, tokenizer: Any) -> dict[str, Any]:
         if is_known and max(map(len, inputs)) <= model.config.max_position_embeddings:
             sentences[word] = inputs
 
-    is_english = all(knows_words(tokenizer, text.format(f"a {BASELINE}")) for text in TEMPLATES)
-    has_words = is_english and he_ids and she_ids and BASELINE in sentences
+    has_words = _is_english(tokenizer) and he_ids and she_ids and BASELINE in sentences
     if not has_words or len(sentences) <= MIN_OCCUPATIONS:
         raise NoProbe(
             "its tokenizer does not know the words of the probe (he, she, and at least "
@@ -106,6 +105,15 @@ def _pronoun_ids(tokenizer: Any, forms: Sequence[str]) -> list[int]:
         pieces += [tokenizer.encode_word(form), tokenizer.encode_ids(form)]
     ids = {word[0] for word in pieces if len(word) == 1}
     return sorted(ids - {tokenizer.unk_token_id})
+
+
+def _is_english(tokenizer: Any) -> bool:
+    """Return whether the tokenizer knows the words around the occupations.
+
+    A vocabulary of another language in the same script spells them letter by letter.
+    """
+    texts = [template.format(f"a {BASELINE}").removesuffix(".") for template in TEMPLATES]
+    return knows_words(tokenizer, " ".join(texts))
 
 
 def _masked_ids(tokenizer: Any, template: str, word: str) -> list[int]:

@@ -61,10 +61,11 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     A launcher may end before its children, and a run that stays alive would write into a folder
     that is run again. A second Ctrl-C meanwhile makes an end of the patience, and of nothing else.
     """
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError, KeyboardInterrupt):
+    for number, patience in ((signal.SIGTERM, SECONDS_TO_END), (signal.SIGKILL, 1)):
+        # macOS does not permit a signal to processes that have all ended.
+        with suppress(ProcessLookupError, PermissionError, KeyboardInterrupt):
             os.killpg(process.pid, number)
-            deadline = time.monotonic() + SECONDS_TO_END
+            deadline = time.monotonic() + patience
             while time.monotonic() < deadline:
                 process.poll()
                 os.killpg(process.pid, 0)  # until there is no such group

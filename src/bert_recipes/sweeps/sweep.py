@@ -254,7 +254,7 @@ def _check_metric(task: Task, metric: str | None) -> None:
 
 
 def _flags_of_plan(flags: Sequence[str], folder: Path) -> list[str]:
-    """Return the flags of the sweep that began here, if these are the same but its checkpoint."""
+    """Return the flags with which a sweep began here, if they have a checkpoint more than these."""
     file = folder / PLAN_FILE
     if not file.is_file():
         return list(flags)

@@ -462,7 +462,7 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
     if labelled and hidden:
         labelled_rows = [number for number, _ in labelled]
         hidden_rows = [number for number, _ in hidden]
-        _leave_out(task, rows, labelled_rows, hidden_rows, minus_ones, is_test=is_test)
+        _check_hidden(task, rows, labelled_rows, hidden_rows, minus_ones, is_test=is_test)
         num_left_out += len(hidden)
     elif hidden and need_labels:
         raise InputError(
@@ -472,7 +472,7 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
     return ReadExamples([example for _, example in labelled or hidden], num_left_out)
 
 
-def _leave_out(
+def _check_hidden(
     task: Task,
     rows: Rows,
     labelled: Sequence[int],
@@ -486,7 +486,7 @@ def _leave_out(
     An empty label was forgotten, but a test split has all or none.
     """
     hidden_minus_ones = [number for number in hidden if number in minus_ones]
-    first_hidden, *_ = hidden_minus_ones or hidden
+    first_hidden = (hidden_minus_ones or hidden)[0]
     if is_test or hidden_minus_ones:
         advice = ""
         if hidden_minus_ones:

@@ -10,7 +10,7 @@ from bert_recipes.tags import entity_types
 
 KINDS = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
 # Those with classes, or a number, for each text or word.
-CLASSIFICATION_KINDS = KINDS[:2]
+CLASSIFICATION_KINDS = ("sequence_classification", "token_classification")
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 # What the Hub's data sets of tagged words, and the exports of annotation tools, call the column of
 # tags or spans.

@@ -372,8 +372,9 @@ def _check_splits(task: Task) -> None:
         prefixes = metric_prefixes(names, role)
         if len(set(prefixes)) < len(prefixes):
             raise _Slip(key, f"metrics of {' and '.join(names)} would have one name; rename one")
-        if role == "validation" and "test" in prefixes:
-            raise _Slip(key, "metrics of validation_test have the names of a test split; rename it")
+        if role == "validation" and "test" in prefixes and task.test_splits:
+            name = names[prefixes.index("test")]
+            raise _Slip(key, f"metrics of {name} have the names of a test split's; rename it")
 
 
 def _check_columns(task: Task) -> None:

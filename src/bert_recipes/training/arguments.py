@@ -607,9 +607,9 @@ class DataArguments:
             return values
         selection = values.get("selection", "count")
         is_other_selection = selection != in_file.get("selection")
-        selection_has_one_rate = selection not in VARIABLE_SELECTIONS and is_other_selection
+        leaves_variable_rate = is_other_selection and selection not in VARIABLE_SELECTIONS
         is_typed = "mlm_probability" in typed or "dupe_factor" in typed
-        if not is_typed and not selection_has_one_rate:
+        if not is_typed and not leaves_variable_rate:
             return values
         values = dict(values)
         del values["mlm_probability_end"]

@@ -19,6 +19,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import find_labels
 
 from bert_recipes.checkpointing import read_step
+from bert_recipes.config import warn_in_main_process
 from bert_recipes.data.collator import DataCollatorForPreTraining, count_characters
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.masking import IGNORE_INDEX
@@ -303,7 +304,7 @@ class HeldOutSums(NamedTuple):
     """The sums of an evaluation, at its end and batch by batch."""
 
     at_end: Any  # of `BertTrainer.new_sums`
-    after_batches: torch.Tensor  # float64 (1 + batches, sums), before and after each batch
+    after_batches: torch.Tensor  # float64 (1 + batches, sums): zeros, and after each batch
 
 
 def as_our_output(output: Any, batch: Mapping[str, torch.Tensor]) -> BertForPreTrainingOutput:
@@ -496,7 +497,23 @@ class BertTrainer(RecipeTrainer):
                 self.deepspeed = None
                 self.model_wrapped = self.model
         self._set_phase(self.phases[-1])
-        return super().train(resume_from_checkpoint=checkpoint, **kwargs)
+        output = super().train(resume_from_checkpoint=checkpoint, **kwargs)
+        if self.args.save_at_epochs and not self.args.estimate:
+            self._warn_of_missed_epochs()
+        return output
+
+    def _warn_of_missed_epochs(self) -> None:
+        """Warn of numbers in `save_at_epochs` that the run did not reach."""
+        step = self.state.global_step
+        # As `SaveAtEpochs` rounds the last step.
+        epochs = self.epochs_at(step + 1)
+        missed = [f"{number:g}" for number in self.args.save_at_epochs if number > epochs]
+        if missed:
+            warn_in_main_process(
+                "save_at_epochs: the run ended after %.3g passes; no checkpoint at %s",
+                self.epochs_at(step),
+                ", ".join(missed),
+            )
 
     def _set_phase(self, phase: TrainingPhase) -> None:
         """Set the data of a phase, and in `args` its batch sizes where there are two phases."""

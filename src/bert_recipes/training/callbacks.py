@@ -13,7 +13,6 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl
 
-from bert_recipes.config import warn_in_main_process
 from bert_recipes.errors import Interrupted, is_main_process
 from bert_recipes.models.sampled_softmax import SampledSoftmax
 from bert_recipes.training.late_number import PreviousNumber
@@ -300,7 +299,7 @@ class CountEpochs(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """Set the epochs of a state that may be resumed, in front of a first evaluation."""
+        """Set the epochs of the state, at each step and in front of a first evaluation."""
         state.epoch = self.trainer.epochs_at(state.global_step)
 
     on_step_end = on_train_begin
@@ -322,14 +321,6 @@ class SaveAtEpochs(TrainerCallback):
         if any(epochs_before < number <= epochs for number in args.save_at_epochs):
             control.should_save = True
             self.trainer.kept_steps.append(step)
-
-    def on_train_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """Warn of numbers that the run did not reach."""
-        epochs = self.trainer.epochs_at(state.global_step + 1)
-        missed = [f"{number:g}" for number in args.save_at_epochs if number > epochs]
-        if missed:
-            message = "save_at_epochs: the run ended after %.3g passes; no checkpoint at %s"
-            warn_in_main_process(message, state.epoch, ", ".join(missed))
 
 
 class MomentumWarmup(TrainerCallback):

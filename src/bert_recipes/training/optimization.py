@@ -329,9 +329,10 @@ def bfloat16_unit(device_type: str) -> str | None:
         return "GPU" if torch.cuda.is_bf16_supported(including_emulation=False) else None
     if torch.cpu._is_amx_tile_supported():
         return "AMX"
-    # Intel's processors have it too, at half the rate of float32: a virtual machine may hide AMX.
-    is_intel = read_cpu_facts().get("vendor_id") == "GenuineIntel"
-    if torch.cpu._is_avx512_bf16_supported() and not is_intel:
+    # Intel's processors with AMX have it too, at half the rate of float32, and virtual machines may
+    # hide AMX (docs/log.md).
+    is_of_amd = read_cpu_facts().get("vendor_id") == "AuthenticAMD"
+    if torch.cpu._is_avx512_bf16_supported() and is_of_amd:
         return "AVX512_BF16"
     return None
 
