@@ -354,7 +354,7 @@ class FeatureExtractor:
                 f"{name}: the model's outputs are not finite; it has diverged, or "
                 "--precision fp32 helps"
             )
-        if np.abs(vectors).max() > np.finfo(self.args.dtype).max:
+        if self.args.dtype == "float16" and np.abs(vectors).max() > np.finfo(np.float16).max:
             raise InputError(
                 f"{name}: a value above 65,504 does not fit into float16; give --dtype float32"
             )

@@ -183,15 +183,14 @@ class PreTrainingModel(OriginalInitialization):
             "inputs_embeds": inputs_embeds,
             **kwargs,
         }
-        if labels is None:
-            return_full_logits = True
-        elif return_full_logits is None:
+        if return_full_logits is None:
             return_full_logits = not self.training
+        returns_all = return_full_logits or labels is None
         # From left to right all tokens are predicted, and a distiller reads all rows.
         is_causal = reads_left_to_right(self.config)
-        heads_read_all_rows = return_full_logits or is_causal or distiller is not None
+        heads_read_all_rows = returns_all or is_causal or distiller is not None
         encoded = self._encode(inputs, packing, None if heads_read_all_rows else labels)
-        full_logits, pair_logits = self._logits(encoded, return_full_logits)
+        full_logits, pair_logits = self._logits(encoded, returns_all)
 
         mlm_loss = nsp_loss = targets = None
         prediction_logits = full_logits
@@ -200,7 +199,7 @@ class PreTrainingModel(OriginalInitialization):
             mlm_loss, predicted_logits = self._token_loss(
                 encoded, full_logits, predicted, targets, num_items_in_batch
             )
-            if not return_full_logits:
+            if not returns_all:
                 prediction_logits = predicted_logits
         if self.has_pair_head and next_sentence_label is not None and pair_logits is not None:
             nsp_loss = _pair_loss(

@@ -343,12 +343,12 @@ def enable_packed_layers(model: PreTrainedModel, fast_layers: str, args: Any = N
         attention = base.config._attn_implementation
         logger.info("encoder: stock layers on padded rows, %s attention: %s", attention, reason)
     elif base.use_fast_layers(fast_layers, device=device):
-        description = _describe_kernels(base, fast_layers, device)
+        description = _choose_kernels(base, fast_layers, device)
         logger.info("encoder: packed rows (no padding), %s", description)
 
 
-def _describe_kernels(base: Any, fast_layers: str, device: torch.device) -> str:
-    """Return what computes the layers, for the log."""
+def _choose_kernels(base: Any, fast_layers: str, device: torch.device) -> str:
+    """Choose the flash kernel of a GPU; return for the log what computes the layers."""
     kernels = load_kernels(fast_layers, device)
     if not isinstance(kernels, CompiledLayers):
         return "fused CPU kernels" if fast_layers == "auto" else "the same operations in torch"

@@ -329,7 +329,7 @@ def _run_layers(
         if head_rows is not None and number == len(layers):
             output_rows = head_rows.rows
         if module.training and getattr(module, "gradient_checkpointing", False):
-            if _is_cut_off(module, rows):
+            if _needs_gradient_of_input(module, rows):
                 rows.requires_grad_()
             rows = module._gradient_checkpointing_func(encode, rows, number, layer, output_rows)
         else:
@@ -339,10 +339,10 @@ def _run_layers(
     return rows, hidden_states
 
 
-def _is_cut_off(module: Any, rows: torch.Tensor) -> bool:
-    """Return whether a layer that learns would get no gradient.
+def _needs_gradient_of_input(module: Any, rows: torch.Tensor) -> bool:
+    """Return whether a layer that learns gets a gradient only if its input has one.
 
-    Reentrant checkpointing passes it on only where an input has one.
+    So it is with reentrant checkpointing.
     """
     settings = getattr(module._gradient_checkpointing_func, "keywords", {})
     if rows.requires_grad or not settings.get("use_reentrant", True):

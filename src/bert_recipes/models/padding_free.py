@@ -205,7 +205,7 @@ def _length_groups(lengths: torch.Tensor, heads: int) -> tuple[LengthGroup, ...]
 
 
 def _cut_by_length(sizes: list[int], heads: int) -> list[tuple[int, int]]:
-    """Cut descending lengths into groups (start, end), where more groups cost less time.
+    """Cut descending lengths into groups (start, end), longest first, where that costs less time.
 
     A group begins where a length is no longer like that of the group's longest sequence. From the
     shortest on, a group joins the one of longer sequences where their padding costs less than a

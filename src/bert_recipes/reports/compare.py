@@ -56,7 +56,7 @@ _BASELINES = (
     "base_rate_loss",
     "original_accuracy",
 )
-# What is expected to differ between the seeds of a column.
+# What is expected to differ between the seeds of a column; the count follows from their draws.
 _OF_SEEDS = (*SEEDS, "pairs_in_epoch_0")
 Runs = Mapping[str, RunFiles]
 

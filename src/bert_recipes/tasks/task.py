@@ -172,7 +172,10 @@ def with_prefix(prefix: str, figure: str) -> str:
 def figure_names(
     metrics: Sequence[str], splits: Sequence[str], labels: Sequence[str] = ()
 ) -> list[str]:
-    """Return the values by which a checkpoint can be chosen, the first validation split's first."""
+    """Return the names of the metrics by which a checkpoint can be chosen.
+
+    Those of the first validation split come first.
+    """
     figures: list[str] = []
     for metric in metrics:
         figures += _FIGURES.get(metric, (metric,))
