@@ -23,7 +23,7 @@ def seed_and_row_certainty(figures: Sequence[float], replicates: Any = None) -> 
         replicates: float (S, G), the `jackknife_replicates` of each seed; None where they are not
             known.
 
-    The interval over seeds is by Student's t; that of both is at least as wide as each of the others.
+    The interval over seeds is by Student's t; that of both is at least as wide as either.
 
     Every seed is measured on the same rows: an effect of the rows is in the figures of all seeds,
     and no deviation between seeds shows it. What one seed does on one group of rows is in both
