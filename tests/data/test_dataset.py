@@ -508,7 +508,8 @@ def test_a_table_of_which_a_builder_was_ended_is_built_by_its_reader(
     cache = tmp_path / "cache"
     dataset = make()
     with monkeypatch.context() as patch:
-        patch.setattr(formats.SegmentPairs, "index", lambda *args: iter(partial(time.sleep, 60), 0))
+        sleep = iter(partial(time.sleep, 60), 0)
+        patch.setattr(formats.SegmentPairs, "build_table", lambda *args: sleep)
         builder = start_builder(dataset, 1)
         while not list(cache.glob(".*.tmp")):
             time.sleep(0.01)

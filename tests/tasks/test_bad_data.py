@@ -75,7 +75,7 @@ ROWS = [
     ("squad", [squad({"text": ["bolts"], "answer_start": []})], "or a list of such pairs"),
     ("squad", [squad({"text": ["bolts"], "answer_start": ["x"]})], "answers .*; expected are"),
     ("squad", [squad({"text": ["bolts"], "answer_start": [4.5]})], "answers .*; expected are"),
-    ("squad", [squad(3)], "answers 3; expected are"),
+    ("squad", [squad(True)], "answers True; expected are"),
     ("squad", [squad([])], "no answer, but every question of task squad has one; .*squad_v2"),
     ("squad", [{"id": "q1"}], "no column 'question'"),
     # choices

@@ -862,7 +862,7 @@ def test_no_class_has_an_empty_name(read):
 
 def test_several_choices_are_no_class(read):
     rows = [{"text": "a", "label": {"choices": ["rain", "wind"]}}, {"text": "b", "label": "rain"}]
-    with pytest.raises(InputError, match=r"row 1: .* problem_type: multi_label_classification"):
+    with pytest.raises(InputError, match=r"line 1: .* problem_type: multi_label_classification"):
         read(CLASSES, rows)
 
 

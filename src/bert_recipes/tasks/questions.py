@@ -219,9 +219,8 @@ class AnswerOffsets:
                 self.num_mended += start is not None and answer.answer_start != start
                 located.append(answer)
             elif not self._first_error:
-                self._first_error = (
-                    f"{where}: the answer {text!r:.60} is not at its answer_start {start}"
-                )
+                place = "in its paragraph" if start is None else f"at its answer_start {start}"
+                self._first_error = f"{where}: the answer {text!r:.60} is not {place}"
         if answers and not located:
             self.num_left_out += 1
             return None
