@@ -136,9 +136,13 @@ def make_table(rows: Sequence[Row]) -> str:
     names = list(rows[0]["figures"])
     lines = []
     for row in rows:
-        cells = [row["vectors"]]
-        cells.append(f"{row['size']:,}" if "size" in row else "")
-        cells.append(f"{row['C']:g}" if "C" in row else "")
+        size = ""
+        if "size" in row:
+            size = f"{row['size']:,}"
+        strength = ""
+        if "C" in row:
+            strength = f"{row['C']:g}"
+        cells = [row["vectors"], size, strength]
         for name in names:
             value, low, high = row["figures"][name]
             interval = f" ({low:.3f} to {high:.3f})" if low < high else ""
