@@ -138,9 +138,12 @@ def main() -> None:
     finished = 0
     while not (enough := is_enough(lives, settings)) or folder.exists():
         before, _ = last_complete(folder)
+        # A trained run of which a life was killed in the report comes to its end: where that takes
+        # long beside a first checkpoint, all further kills would fall there.
+        is_trained = (folder / RESULTS_FILE).is_file()
         pid = start(settings["argv"], log)
         share = rng.uniform(*settings["between"])
-        code = wait(pid, 600 if enough else share * to_first_save)
+        code = wait(pid, 600 if enough or is_trained else share * to_first_save)
         if code is None:
             os.kill(pid, settings["signal"])
             code = wait(pid, 120)

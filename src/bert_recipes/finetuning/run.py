@@ -56,7 +56,7 @@ from bert_recipes.training.speed import describe_machine
 
 logger = logging.getLogger(__name__)
 
-KIND_CLASSES: dict[str, type[TaskKind]] = {
+_KIND_CLASSES: dict[str, type[TaskKind]] = {
     "sequence_classification": SequenceClassification,
     "token_classification": TokenClassification,
     "question_answering": QuestionAnswering,
@@ -80,7 +80,7 @@ def make_kind(
     """
     if label2id is None or not task.labels:
         label2id = {name: number for number, name in enumerate(task.labels)}
-    return KIND_CLASSES[task.kind](task, tokenizer, settings, label2id)
+    return _KIND_CLASSES[task.kind](task, tokenizer, settings, label2id)
 
 
 # GLUE's diagnostic set has no training data: the MNLI model answers it (Wang et al. 2019, section
