@@ -112,7 +112,7 @@ GIVEN_STORE = $(if $(and $(STORE),$(filter command% environment%,$(origin STORE)
 DEFAULT_STORE = $(if $(filter --config%,$(ARGS)),$(GIVEN_STORE),--store $(STORE))
 STORE_FLAG = $(if $(filter --store% --task% --train_file% --probe_bias%,$(ARGS)),,$(DEFAULT_STORE))
 
-show-data: $(READY)  ## print pairs as the model sees them: STORE=my_store
+show-data: $(READY)  ## print pairs as the model sees them: STORE=my_store ARGS="--config laptop"
 	$(PYTHON) recipes/show_data.py $(STORE_FLAG) $(ARGS)
 
 # Only a given STORE=: the file names one too.

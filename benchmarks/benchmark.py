@@ -302,11 +302,10 @@ class Cases:
 
         samples = self._sides(sample)
         for side, side_sample in samples.items():
-            # Batches of like length come in any order: all of them are measured, or the mean is not
-            # that of the task. They are measured in the second epoch: products are prepared once
-            # for each of their shapes.
-            strategy = side_sample.switches.get("train_sampling_strategy")
-            if side == OURS or strategy == "group_by_length":
+            # Batches of several lengths are measured as a whole, or the mean is not that of the
+            # task, and in the second epoch: products are prepared once for each of their shapes.
+            padding = side_sample.switches.get("padding", limit.stock_padding)
+            if side == OURS or padding == "batch":
                 samples[side] = replace(
                     side_sample,
                     whole_pass=True,
@@ -497,7 +496,7 @@ class SuiteRun:
 
     def _run_round(self, case: Case, records: Records, run_name: str, number: int) -> list[Result]:
         """Run the sides of a round that are not among the records; return what was measured."""
-        best = fastest_stock(records)
+        best = fastest_stock([record for record in records if record["round"] == 0])
         finished = {(record["side"], record["round"]) for record in records}
         new_records = []
         for side, sample in case.samples.items():

@@ -31,11 +31,12 @@ from accelerate.state import AcceleratorState
 from lengths import TASK_LIMITS, read_lengths
 from measuring import describe_here, measure_matmul, measure_training
 from sample import Result, Sample
-from sides import command_line, make_side
+from sides import command_line, make_side, stock_configurations
 from transformers import TrainerCallback
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
+from bert_recipes.models.kernels.loading import load_kernels
 from bert_recipes.settings import check_limits, option
 
 
@@ -68,25 +69,6 @@ TOP_KERNELS, TOP_HOST, PROFILED_STEPS, STEPS_BEFORE_PROFILE = 25, 15, 3, 10
 SIDES = ("stock, defaults", "stock, best", "ours, eager", "ours")
 LAUNCH_CALLS = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
 WAIT_CALLS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
-# Stock as somebody who knows it sets it: bfloat16, sdpa, one compiled graph for rows of one length,
-# data workers, and nothing that the host waits for.
-STOCK_DEFAULTS: Mapping[str, Any] = {}
-STOCK_BEST = {
-    "bf16": True,
-    "padding": "max",
-    "torch_compile": True,
-    "dataloader_num_workers": 4,
-    "logging_nan_inf_filter": False,
-    "accelerator_config": {"non_blocking": True},
-}
-STOCK_BEST_FINETUNING = {
-    "bf16": True,
-    "padding": "batch",
-    "train_sampling_strategy": "group_by_length",
-    "dataloader_num_workers": 4,
-    "logging_nan_inf_filter": False,
-    "accelerator_config": {"non_blocking": True},
-}
 logger = logging.getLogger("gpu")
 
 
@@ -110,6 +92,7 @@ class GpuArguments:
     size: str | None = option(
         None, "instead of the part's sizes, to try a step", choices=TOKENS_PER_STEP
     )
+    profile: bool = option(True, "profile a step of ours, which takes 20 seconds a case")
     store: str | None = option(None, "token-id store of step 5")
     recipe: str = option("bert_budget", "configuration of step 5, of recipes/configs/pretrain")
     minutes: float = option(8.0, "training of step 5", above=0)
@@ -157,6 +140,7 @@ def run_tests(args: GpuArguments) -> int:
         *files_of_gpu_tests(),
     ]
     command += ["--durations", "10", "--tb", "short", "--show-capture", "no"]
+    command += ["--junitxml", str(Path(args.output_dir).resolve() / "gpu_tests.xml")]
     start = time.monotonic()
     code = subprocess.run(command, cwd=REPOSITORY).returncode
     write_result(
@@ -199,6 +183,7 @@ def samples_of_part(args: GpuArguments, part: str, work_dir: Path) -> dict[str, 
                 length=limit.max_length,
                 warmup_steps=2 if args.use_cpu else 30,  # batches of every length are compiled
                 task=task,
+                tokens_per_step=base.batch_size * limit.max_length,
                 lengths=read_lengths()[task],
             )
         return samples
@@ -217,12 +202,13 @@ def samples_of_part(args: GpuArguments, part: str, work_dir: Path) -> dict[str, 
 
 def sides_of(sample: Sample) -> dict[str, Sample]:
     """Return side -> the sample with its settings."""
-    best = STOCK_BEST if sample.kind == "pretraining" else STOCK_BEST_FINETUNING
+    stock = stock_configurations("gpu")
+    best = stock["stock_compiled" if sample.kind == "pretraining" else "stock_like_lengths"]
     compiled, eager = "auto", "plain"
     if sample.on_cpu:  # the same layers, to try the step
         compiled, eager = "compiled", "eager"
     return {
-        "stock, defaults": replace(sample, side="stock_defaults", switches=STOCK_DEFAULTS),
+        "stock, defaults": replace(sample, side="stock_defaults", switches=stock["stock_defaults"]),
         "stock, best": replace(sample, side="stock_best", switches=best),
         "ours, eager": replace(sample, side="ours", switches={"fast_layers": eager}),
         "ours": replace(sample, side="ours", switches={"fast_layers": compiled}),
@@ -241,7 +227,7 @@ def measure_part(args: GpuArguments, part: str, work_dir: Path) -> None:
                 sides[side] = attempt(measure_side, sample_of_side)
                 write_result(args, part, cases)  # what is measured is saved, whatever comes
         logger.info("%s", table_of(case, cases[case]))
-        if "error" not in sides.get("ours", {"error": "not measured"}):
+        if args.profile and "error" not in sides.get("ours", {"error": "not measured"}):
             profile = attempt(profile_ours, sides_of(sample)["ours"])
             cases[case]["profile"] = profile
             write_result(args, part, cases)
@@ -262,17 +248,23 @@ def measure_side(sample: Sample) -> Result:
     """Measure one side."""
     start = time.monotonic()
     result = measure_training(sample)
+    if sample.switches.get("fast_layers") == "auto" and not sample.on_cpu:
+        kernels: Any = load_kernels("auto", torch.device("cuda"))
+        result["is_compiled"] = kernels.is_compiled
     return {**result, "seconds_in_all": round(time.monotonic() - start, 1)}
 
 
 def free_memory() -> None:
     """Forget the side before.
 
-    Its model, its memory, and the precisions that Accelerate and torch keep for a process.
+    Its model, its memory, its compiled functions, and the precisions that Accelerate and torch keep
+    for a process.
     """
     gc.collect()
     torch.backends.fp32_precision = FP32_PRECISION  # type: ignore[attr-defined]
     AcceleratorState._reset_state(reset_partial_state=True)
+    # Torch would compile for rows of any length where the side before had another one.
+    torch._dynamo.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

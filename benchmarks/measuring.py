@@ -25,7 +25,6 @@ from transformers import TrainerCallback
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.training.batch_buffer import BatchBuffer
 from bert_recipes.training.speed import (
-    DENSE_PEAK_TFLOPS,
     BatchStats,
     describe_machine,
     measure_rates,
@@ -290,11 +289,9 @@ def measure_matmul(sample: Sample) -> Result:
     for precision in sample.precisions:
         rates[precision] = measure_rates(shapes, precision, device)
         best_gflops[precision] = max(rate["gflops"] for rate in rates[precision].values())
-    gpu_name = "" if sample.on_cpu else torch.cuda.get_device_name(0)
     return {
         "rates": rates,
         "best_gflops": best_gflops,
-        "vendor_peak_bf16_tflops": DENSE_PEAK_TFLOPS.get(gpu_name),
     }
 
 

@@ -103,10 +103,14 @@ class TimedRun(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure when a minute is over; stop at the end."""
-        now = time.perf_counter()
-        elapsed = now - self._begin
-        is_over = elapsed >= self.seconds
+        is_over = self.share() >= 1.0
+        elapsed = time.perf_counter() - self._begin
         if is_over or elapsed - self._last_point >= min(EVERY_SECONDS, self.seconds / 4):
+            # A GPU may still be at steps that were given to it: their time is the training's.
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            now = time.perf_counter()
+            elapsed = now - self._begin
             self._last_point = elapsed
             point = {"seconds": round(elapsed, 1), "steps": state.global_step}
             self.points.append(point | self.evaluate())

@@ -362,9 +362,9 @@ def _failures(runs: Runs) -> list[str]:
     for (suite, case), records in runs.items():
         for record in records:
             if "error" in record:
-                number = (record["round"] or 0) + 1
-                what = "matrix products" if record["role"] == "matmul" else record["side"]
-                name = f"{suite} {case}, {what}, round {number}"
+                name = f"{suite} {case}, matrix products"
+                if record["role"] != "matmul":
+                    name = f"{suite} {case}, {record['side']}, round {record['round'] + 1}"
                 lines.append(f"- {name}: {record['error']}")
     return ["### samples that failed", "", *lines, ""] if lines else []
 

@@ -18,7 +18,7 @@ from typing import Any
 from sample import BUDGET, OURS, STEPS, STOCK_DEFAULTS, Result
 
 from bert_recipes.errors import InputError, saving
-from bert_recipes.files import atomic_write, strict
+from bert_recipes.files import atomic_write, replace_nonfinite
 from bert_recipes.training.speed import describe_machine
 
 
@@ -62,7 +62,7 @@ def read_results(path: Path) -> list[Result]:
 def add_result(path: Path, record: Record) -> None:
     """Add a record; written aside and renamed, one process at a time."""
     with saving(path), _locked(path.parent):
-        records = [*read_results(path), strict(record)]
+        records = [*read_results(path), replace_nonfinite(record)]
         lines = [json.dumps(item, allow_nan=False) for item in records]
         head = f'"format": {json.dumps(FORMAT)}, "format_version": {FORMAT_VERSION}, "records": [\n'
         with atomic_write(path) as aside:

@@ -19,7 +19,7 @@ from bert_recipes.metrics.seeds import seed_and_row_certainty, subtract_replicat
 REPRODUCED, CONTRADICTED, NOT_RESOLVED = "reproduced", "contradicted", "not resolved"
 # The seeds agree, and how far other rows would move the figures is not known.
 BY_SEEDS_ONLY = "by seeds only"
-# Standard errors by which a row has to be better than the untrained one, to have learnt something.
+# Standard errors by which a row has to be better than the untrained one, to have learned something.
 LEARNT = 3.0
 
 # (row, column) -> seed -> cell
@@ -99,7 +99,7 @@ class Comparison(NamedTuple):
 
     @property
     def is_ahead(self) -> bool:
-        """Return True where the first row has surely learnt more than an untrained other one."""
+        """Return True where the first row has surely learned more than an untrained other one."""
         return self.difference is not None and self.difference > LEARNT * self.error
 
 
@@ -149,7 +149,7 @@ def judge(claim: Claim, table: Table, cells: Cells) -> dict[str, Any]:
         because = comparison.problem or f"the interval {overlap}"
     elif not all(guard.is_ahead for guard in guards):
         verdict = NOT_RESOLVED
-        because = f"{claim.better} is not known to have learnt this"
+        because = f"{claim.better} is not known to have learned this"
     elif not all("of_both" in other.intervals for other in (comparison, *guards)):
         because = f"they say {verdict}"
         verdict = BY_SEEDS_ONLY
@@ -185,7 +185,7 @@ def _compare_with_untrained(
 ) -> list[Comparison]:
     """Compare the better row of a claim with each untrained row that the claim does not name.
 
-    That two rows are alike may be said of rows that have learnt nothing.
+    That two rows are alike may be said of rows that have learned nothing.
     """
     if claim.within is not None:
         return []

@@ -1,10 +1,10 @@
-"""A store's pairs as a task: does the second text follow the first, or are both in order?
+r"""A store's pairs as a task: does the second text follow the first, or are both in order?
 
 With a frozen encoder it is a probe.
 
-python paper/pair_task.py --store my_store --pair_label order --output_dir my_order_task
-python recipes/finetune.py --task_file my_order_task/task.yaml --model_name_or_path runs/my_bert
---freeze_encoder true --output_dir runs/order_probe
+    python paper/pair_task.py --store my_store --pair_label order --output_dir my_order_task
+    python recipes/finetune.py --task_file my_order_task/task.yaml --freeze_encoder true \
+        --model_name_or_path runs/my_bert --output_dir runs/order_probe
 
 Validation examples are pairs of the store's held-out part.
 """

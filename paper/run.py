@@ -1,7 +1,7 @@
-"""Run tables of a paper: pre-train and fine-tune their rows, and judge their claims.
+r"""Run tables of a paper: pre-train and fine-tune their rows, and judge their claims.
 
-python paper/run.py --tables 5 --profile cpu --seeds 1 2 3 --store data/paper --data_dir data
---output_dir runs/paper
+    python paper/run.py --tables 5 --profile cpu --seeds 1 2 3 --store data/paper --data_dir data \
+        --output_dir runs/paper
 
 Tables are in paper/tables. The same command resumes after an interruption; tables share their runs.
 Claims are judged by the number of seeds that the profile or the table names; more seeds are added
@@ -19,7 +19,7 @@ from table_runs import Runs
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError, run_cli
-from bert_recipes.files import strict, write_json
+from bert_recipes.files import replace_nonfinite, write_json
 from bert_recipes.settings import SEEDS, option, required
 from bert_recipes.sweeps.processes import end_with_children
 from bert_recipes.sweeps.sweep import choose_seeds
@@ -113,7 +113,7 @@ def write_table(runs: Runs, table: Table) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     described = describe(table, runs)
     text = markdown(described)
-    write_json(folder / "table.json", strict(described))
+    write_json(folder / "table.json", replace_nonfinite(described))
     (folder / "table.md").write_text(text, encoding="utf-8")
     (folder / "table.png").write_bytes(table_png(described))
     print(text)

@@ -219,15 +219,23 @@ def _read_column(
     return column
 
 
+def _pop_flag(settings: dict[str, Any], name: str) -> bool:
+    """Remove a flag from the settings of a row, and return it; False without one."""
+    text = settings.pop(name, "false")
+    if text not in ("true", "false"):
+        raise ValueError(f"{name} is {text}; allowed: true, false")
+    return text == "true"
+
+
 def _read_row(name: str, settings: dict[str, Any], profile: Profile) -> Row | None:
     """Read a row; None where its `profiles` or `not_profiles` leave it out."""
     excluded = settings.pop("not_profiles", ())
     profiles = settings.pop("profiles", [profile.name])
     if profile.name in excluded or profile.name not in profiles:
         return None
-    has_teacher = settings.pop("teacher", "false") == "true"
-    is_untrained = settings.pop("untrained", "false") == "true"
-    is_ensemble = settings.pop("ensemble", "false") == "true"
+    has_teacher = _pop_flag(settings, "teacher")
+    is_untrained = _pop_flag(settings, "untrained")
+    is_ensemble = _pop_flag(settings, "ensemble")
     pretrain = {**profile.pretrain}
     if has_teacher:
         pretrain.update(profile.student)

@@ -17,7 +17,7 @@ from pair_task import PairTaskArguments, write_pair_task
 from table import UNTRAINED, Column, Row, Table
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import lock_run, read_json_object, strict, write_json
+from bert_recipes.files import lock_run, read_json_object, replace_nonfinite, write_json
 from bert_recipes.run_folder import RESULTS_FILE, STATE_FILE, TASK_FILE
 from bert_recipes.sweeps.sweep import RunLauncher, as_flags, figure_of
 
@@ -238,7 +238,7 @@ class Runs:
             "recipe": recipe,
             "settings": dict(settings),
             "seconds": results.get("train_seconds") or seconds,
-            "figures": strict(figures),
+            "figures": replace_nonfinite(figures),
             "sha256": hashes,  # of the rows that it was measured on
             "train_sha256": splits.get("train", {}).get("sha256"),
             "machine": results.get("machine"),

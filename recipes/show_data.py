@@ -1,6 +1,9 @@
 """Print pairs as the model sees them: pieces, segments, positions, masks, the label.
 
-python recipes/show_data.py --store data/quickstart/store --num_pairs 3
+    python recipes/show_data.py --store my_store --num_pairs 3 --config laptop
+
+--config takes a configuration of pre-training, or the run.yaml of a run, and so do its flags: the
+pairs and masks are those of such a run.
 """
 
 from __future__ import annotations
@@ -14,8 +17,15 @@ from transformers import PreTrainedTokenizerBase
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError, run_cli
-from bert_recipes.settings import SEEDS, option
-from bert_recipes.training.arguments import DataArguments
+from bert_recipes.settings import option
+from bert_recipes.shipped import ROOT
+from bert_recipes.training.arguments import (
+    DataArguments,
+    DistillationArguments,
+    ModelArguments,
+    PhaseArguments,
+    PreTrainingArguments,
+)
 
 
 if TYPE_CHECKING:
@@ -39,7 +49,6 @@ class ShowArguments:
     num_pairs: int = option(3, "pairs to print", least=1)
     epoch: int = option(0, "epoch to take them from", least=0)
     first: int = option(0, "number of the first pair in its epoch", least=0)
-    seed: int = option(12345, "seed of pairs and masks", **SEEDS)
 
 
 def describe_replacement(seen: int, label: int, mask_id: int, *, is_causal: bool) -> str:
@@ -82,11 +91,19 @@ def print_pair(
 
 def main() -> None:
     """Load, draw, mask, print."""
-    show_args, data_args = parse_arguments(ShowArguments, DataArguments)
+    show_args, _, data_args, args, *_ = parse_arguments(
+        ShowArguments,
+        ModelArguments,
+        DataArguments,
+        PreTrainingArguments,
+        PhaseArguments,
+        DistillationArguments,
+        configs=ROOT / "recipes" / "configs" / "pretrain",
+    )
     # Imported only now, for it takes seconds.
     from bert_recipes.training.pretraining import load_data
 
-    data = load_data(data_args, show_args.seed)
+    data = load_data(data_args, args.seed)
     pair_labels = LABELS.get(data_args.pair_label, {})
     epoch = show_args.epoch
     total = data.train.num_pairs(epoch)

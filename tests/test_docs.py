@@ -39,6 +39,7 @@ CONFIG_FOLDERS["babylm"] = CONFIG_FOLDERS["pretrain"]
 # Scripts whose --config takes the names of files in a folder.
 CONFIGS_BY_NAME = {
     "recipes/pretrain.py": "recipes/configs/pretrain",
+    "recipes/show_data.py": "recipes/configs/pretrain",
     "recipes/finetune.py": "recipes/configs/finetune",
     "recipes/prepare_corpus.py": "recipes/configs/corpus",
     "recipes/prepare_on_cluster.py": "recipes/configs/corpus",

@@ -16,6 +16,7 @@ PACKAGE = ROOT / "src" / "bert_recipes"
 SCRIPTS = sorted([*(ROOT / "recipes").glob("*.py"), *(ROOT / "tokenizer").glob("*.py")])
 # Scripts and what they share.
 PAPER = sorted((ROOT / "paper").glob("*.py"))
+BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
 PAPER_SCRIPTS = [ROOT / "paper" / "pair_task.py", ROOT / "paper" / "run.py"]
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
@@ -62,7 +63,11 @@ FLOORS = {
 def imports_of(path: Path) -> Iterator[str]:
     """Modules of the package that a file imports, wherever in it."""
     for node in ast.walk(ast.parse(path.read_bytes())):
-        if (
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                if name.name.startswith("bert_recipes."):
+                    yield name.name.removeprefix("bert_recipes.")
+        elif (
             isinstance(node, ast.ImportFrom)
             and (node.module or "").partition(".")[0] == "bert_recipes"
         ):
@@ -115,7 +120,7 @@ def test_the_papers_tables_are_made_of_public_names():
 
 def test_whatever_is_raised_is_caught_in_its_named_places_only():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    for path in [*PACKAGE.rglob("*.py"), *SCRIPTS, *PAPER]:
+    for path in [*PACKAGE.rglob("*.py"), *SCRIPTS, *PAPER, *BENCHMARKS]:
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.ExceptHandler):
                 assert node.type is not None, f"{path}, line {node.lineno}: a bare except"

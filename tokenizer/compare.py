@@ -1,9 +1,7 @@
-"""Compare vocabularies on the same text.
+r"""Compare vocabularies on the same text: pieces a word, unknown pieces, bits a character.
 
-Printed is how finely they cut it, what they do not know, and how many bits a character takes.
-
-python tokenizer/compare.py --tokenizers my_tokenizer my_bpe --files my_texts/ --heldout_files
-other_texts/
+    python tokenizer/compare.py --tokenizers my_tokenizer my_bpe --files my_texts/ \
+        --heldout_files other_texts/
 
 Bits per character are those of the pieces' frequencies in --files, of every character of the
 held-out text: models over different vocabularies can be compared by them, and not by losses per

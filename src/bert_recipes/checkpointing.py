@@ -155,7 +155,7 @@ def last_complete(run_folder: Path) -> tuple[Path | None, list[tuple[Path, str]]
 
 
 def rotate(run_folder: Path, limit: int | None, keep: Collection[Path] = ()) -> None:
-    """Delete the oldest checkpoints but `limit`; None or 0: all stay.
+    """Delete the oldest complete checkpoints until `limit` are left; None or 0: all stay.
 
     The newest complete one and those to `keep` that are there stay; damaged ones do not count.
     """
@@ -165,13 +165,13 @@ def rotate(run_folder: Path, limit: int | None, keep: Collection[Path] = ()) -> 
     checkpoints = list_checkpoints(run_folder)
     complete = [path for path in checkpoints if why_incomplete(path, reads_all=False) is None]
     protected = {path.resolve() for path in (*keep, *complete[-1:]) if path.is_dir()}
-    spare = [path for path in complete if path.resolve() not in protected]
-    num_deleted = len(complete) - max(limit, len(protected))
-    for path in spare[: max(0, num_deleted)]:
+    unprotected = [path for path in complete if path.resolve() not in protected]
+    num_excess = max(0, len(complete) - max(limit, len(protected)))
+    for path in unprotected[:num_excess]:
         # First its name goes: what is half deleted is not called a checkpoint.
-        doomed = path.with_name(f"{ASIDE_PREFIX}old-{path.name}")
-        path.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        renamed = path.with_name(f"{ASIDE_PREFIX}old-{path.name}")
+        path.rename(renamed)
+        shutil.rmtree(renamed, ignore_errors=True)
 
 
 def retire_later_checkpoints(run_folder: Path, checkpoint: Path) -> list[Path]:
@@ -406,6 +406,11 @@ def opening(name: str) -> Iterator[None]:
         ) from None
     except (*_OPENING_ERRORS, SafetensorError, StrictDataclassError) as error:
         text = " ".join(str(error).split())
+        if "trust_remote_code" in text:
+            raise InputError(
+                f"model_name_or_path: {name} is a model with code of its own, which is never run "
+                "here; give one of an architecture that transformers has"
+            ) from error
         reason = f"{type(error).__name__}: {text[:300]}"
         raise InputError(f"model_name_or_path: {name} cannot be opened: {reason}") from error
     finally:

@@ -72,8 +72,8 @@ def _holds(demand: Demand, value: Any) -> bool:
     if isinstance(demand, list):
         items = value if isinstance(value, list) else [value]
         return any(item in demand for item in items)
-    is_unset = value in (None, False, 0, [], "no")
-    return is_unset == (demand == "unset")
+    is_set = value not in (None, False, 0, [], "no")
+    return is_set if demand == "set" else not is_set
 
 
 def _describe(name: str, demand: Demand, value: Any) -> str:

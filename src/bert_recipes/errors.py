@@ -65,6 +65,7 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
     `InputError`            1          ``error: ...``, one line
     `PushError`             3          ``error: ...``, one line: all is done but the push
     `OSError`               1          ``error: FILE: reason``, one line
+    a full GPU              1          ``error: ...``, one line, with what to lower
     `Interrupted`           143, 130   its message, one line
     Ctrl-C                  130        ``interrupted``
     reader of stdout gone   141        nothing (``script | head`` is no mistake)
@@ -99,6 +100,12 @@ def _report(error: Exception) -> NoReturn:
         if rank != "0":
             message = f"process {rank}: {message}"
         _fail(message, error.exit_code)
+    if _is_full_gpu(error):
+        _fail(
+            f"{first_line(error)} Give a smaller --per_device_train_batch_size, with "
+            "--global_train_batch_size as the batch was before: the result is the same; or a "
+            "smaller batch where nothing is trained"
+        )
     if isinstance(error, Interrupted):
         _leave_together()
         if is_main_process():
@@ -114,6 +121,12 @@ def _report(error: Exception) -> NoReturn:
     if isinstance(error, OSError) and not is_lost_process:
         _fail(describe_os_error(error))
     raise error
+
+
+def _is_full_gpu(error: Exception) -> bool:
+    """Return whether torch ran out of a GPU's memory."""
+    torch = sys.modules.get("torch")  # this module imports no heavy package
+    return torch is not None and isinstance(error, torch.OutOfMemoryError)
 
 
 def _message_of(error: InputError) -> str:

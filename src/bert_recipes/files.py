@@ -85,12 +85,12 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def strict(value: Any) -> Any:
-    """Return a value as JSON has it: no NaN, no infinity."""
+def replace_nonfinite(value: Any) -> Any:
+    """Return a value in which NaN and infinity are None, as strict JSON asks for."""
     if isinstance(value, Mapping):
-        return {str(key): strict(item) for key, item in value.items()}
+        return {str(key): replace_nonfinite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [strict(item) for item in value]
+        return [replace_nonfinite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -152,6 +152,13 @@ def lock_run(folder: Path, patience: float = _PATIENCE_SECONDS) -> None:
             )
         time.sleep(0.1)
     _HELD[path] = descriptor
+
+
+def unlock_run(folder: Path) -> None:
+    """Let other processes run in a folder that this one has locked."""
+    for path in (Path(os.path.realpath(folder)), folder.absolute()):
+        if path in _HELD:
+            os.close(_HELD.pop(path))
 
 
 def _try_lock(descriptor: int, folder: Path) -> bool:

@@ -188,6 +188,7 @@ def _push_copy(api: HfApi, args: Any, checkpoint: Path, copy: Path) -> None:
     finally:
         shutil.rmtree(copy, ignore_errors=True)
     logger.info("pushed %s: %s", checkpoint, commit.commit_url)
+    # Files in this folder are the run's now; at the top of the repository ("") all are.
     names = args.hub_replaced_files
     args.hub_replaced_files = tuple(name for name in names if not name.startswith(folder))
 

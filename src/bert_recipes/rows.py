@@ -73,6 +73,7 @@ class Rows:
     source: str  # file or Hub data set, for messages
     unit: str  # what the numbers count: "line" (of the file) or "row" (of data), from 1
     rows: Iterable[NumberedRow]
+    are_texts: bool = False  # lines of a text file: one that looks like a list is a text
 
     def where(self, number: int) -> str:
         """Name the place of a row, for messages."""
@@ -333,9 +334,15 @@ def _rows_of_cells(
                 "of the output is that of row k: fill it, or delete it"
             )
         if len(cells) != len(names):
+            advice = ""
+            if len(names) == 1:
+                advice = (
+                    "; a table of one column has no separator: quote the cell, or name the file "
+                    ".txt, with a text in each line"
+                )
             raise InputError(
                 f"{path}, line {number}: {len(cells)} columns, but the header has {len(names)} "
-                f"({', '.join(names)})"
+                f"({', '.join(names)}){advice}"
             )
         yield number, dict(zip(names, cells, strict=True))
     if num_cleared:

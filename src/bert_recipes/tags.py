@@ -146,13 +146,18 @@ def complete_tags(tags: Iterable[str]) -> list[str]:
     letters: set[str] = set()
     names: set[str] = set()
     for tag in set(tags) - {OUTSIDE}:
-        if tag[1:2] == "-":
+        if _has_prefix(tag):
             letters.add(tag[0])
             names.add(tag[2:])
         else:
             plain.add(tag)
-    scheme = sorted(set(_find_scheme(letters) or letters))
+    scheme = _find_scheme(letters)
+    if scheme is not None:
+        letters = set(scheme)
     completed = [OUTSIDE]
     for name in sorted(names | plain):
-        completed += [name] if name in plain else [f"{letter}-{name}" for letter in scheme]
+        if name in plain:
+            completed.append(name)
+        else:
+            completed += [f"{letter}-{name}" for letter in sorted(letters)]
     return completed

@@ -4,14 +4,13 @@ import multiprocessing
 import pickle
 import random
 import re
-import runpy
 import time
 from collections import defaultdict
 from functools import partial
 from itertools import chain, count
-from pathlib import Path
 
 import numpy as np
+import original_rules
 import pytest
 from small_stores import add_document
 from torch.utils.data import DataLoader
@@ -22,7 +21,6 @@ from bert_recipes.data.store import StoreWriter, open_store
 from bert_recipes.errors import InputError
 
 
-ORIGINAL = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "original_rules.py"))
 CLS, SEP = 2, 3
 VOCAB_SIZE = 70_000
 
@@ -311,7 +309,7 @@ def test_pairs_are_distributed_as_in_the_original(shared_data, tmp_path):
     original_pairs = []
     for _ in epochs:
         for document in range(len(documents)):
-            original_pairs += ORIGINAL["pairs_of_document"](documents, document, 128, 0.1, rng)
+            original_pairs += original_rules.pairs_of_document(documents, document, 128, 0.1, rng)
     original_lengths = [len(tokens) for tokens, _, _ in original_pairs]
     original_labels = [is_random for _, _, is_random in original_pairs]
 

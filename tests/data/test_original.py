@@ -1,11 +1,10 @@
 """The sequential driver equals create_pretraining_data.py, token for token and in order."""
 
 import random
-import runpy
 from array import array
-from pathlib import Path
 from types import SimpleNamespace
 
+import original_rules
 import pytest
 from transformers import AlbertTokenizer
 
@@ -18,7 +17,6 @@ from bert_recipes.data.original import (
 from bert_recipes.errors import InputError
 
 
-ORIGINAL = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "original_rules.py"))
 STEMS = ["the", "a", "run", "play", "Un", "un", "house", "E", "x", "over"]
 ENDINGS = ["##s", "##ing", "##ed", "##ly", "##er", "##un"]
 SPECIAL = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -33,7 +31,7 @@ TOKENIZER = SimpleNamespace(
 
 
 def encode(text):
-    return [VOCABULARY[piece] for piece in ORIGINAL["tokenize"](text, VOCABULARY, False)]
+    return [VOCABULARY[piece] for piece in original_rules.tokenize(text, VOCABULARY, False)]
 
 
 def random_word(rng):
@@ -63,8 +61,8 @@ def our_features(files, seed, settings):
 
 def original_features(files, seed, settings):
     texts = [file.read_bytes().decode("utf-8") for file in files]
-    instances = ORIGINAL["create_instances"](
-        ORIGINAL["read_documents"](texts, VOCABULARY, False),
+    instances = original_rules.create_instances(
+        original_rules.read_documents(texts, VOCABULARY, False),
         VOCABULARY,
         seed,
         settings.max_seq_length,
@@ -75,7 +73,7 @@ def original_features(files, seed, settings):
         settings.whole_word,
     )
     sizes = settings.max_seq_length, settings.max_predictions_per_seq
-    return [ORIGINAL["features"](instance, VOCABULARY, *sizes) for instance in instances]
+    return [original_rules.features(instance, VOCABULARY, *sizes) for instance in instances]
 
 
 def list_of(value):

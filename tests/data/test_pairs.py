@@ -3,16 +3,12 @@ create_pretraining_data.py.
 """
 
 import random
-import runpy
 from itertools import chain
-from pathlib import Path
 
+import original_rules
 import pytest
 
 from bert_recipes.data.pairs import MAX_DOCUMENT_DRAWS, build_sentence_pairs, truncate_pair
-
-
-ORIGINAL = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "original_rules.py"))
 
 
 class FixedRandom(random.Random):
@@ -79,7 +75,7 @@ def our_pairs(documents, document, max_seq_length, short_seq_prob, rng):
 
 
 def original_pairs(*arguments):
-    for tokens, types, is_random in ORIGINAL["pairs_of_document"](*arguments):
+    for tokens, types, is_random in original_rules.pairs_of_document(*arguments):
         yield [token for token in tokens if len(token) == 3], sum(types), is_random
 
 

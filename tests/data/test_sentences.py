@@ -12,6 +12,10 @@ from bert_recipes.data.sentences import is_passage, split_sentences
 
 # " | " stands where a sentence ends and a space followed in the text, "||" where none did.
 CASES = [
+    # German
+    "Am 3. Oktober kam er. | Im 19. Jahrhundert war es anders.",
+    "Es kostet 5 Mio. Euro und 2 Mrd. Dollar. | Das steht in Abs. 2. | Gut.",
+    "Die sog. Elite, geb. Meier, kam. | Es waren 12. | Alle gingen.",
     # English
     "He came. | He saw. | He left.",
     "Mr. Smith met Mrs. Jones. | They talked.",

@@ -74,7 +74,7 @@ def test_int8_is_smaller_and_says_what_it_loses(exported, runs):
     # A fifth of it on a processor without VNNI; of a graph of zeros it would be nearly twice it.
     assert 1e-4 < report["largest_difference"] < 0.5 * spread
     before, after = report["scores"]["checkpoint"], report["scores"]["exported"]
-    assert report["scores"]["loss"] == {name: before[name] - after[name] for name in before}
+    assert report["scores"]["lost"] == {name: before[name] - after[name] for name in before}
     assert f"accuracy {after['accuracy']:.4f}, the checkpoint's" in way.summarize(report)
     nodes = onnx.load(str(folder / "model.onnx")).graph.node
     assert {node.domain for node in nodes} <= {"", "ai.onnx"}
@@ -117,7 +117,7 @@ def test_the_score_of_the_exported_model_is_its_own(runs, tmp_path):
     assert before == pytest.approx(results["eval_accuracy"], abs=1e-5)
     assert after == pytest.approx(labels.count(rarest) / len(labels))
     assert before != after
-    assert scores["loss"]["accuracy"] == before - after
+    assert scores["lost"]["accuracy"] == before - after
 
 
 def shifted_model(run, tmp_path, shift):

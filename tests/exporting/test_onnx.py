@@ -137,7 +137,7 @@ DISTILBERT = {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 2}
     ("model_type", "settings", "inputs"),
     [
         # Without segments, and computed without sdpa.
-        ("deberta-v2", DEBERTA, ["input_ids", "attention_mask", "token_type_ids"]),
+        ("deberta-v2", DEBERTA, ["input_ids", "attention_mask"]),
         ("distilbert", DISTILBERT, ["input_ids", "attention_mask"]),
     ],
 )

@@ -1,13 +1,12 @@
 """TinyBERT's stages of a task: the teacher's layers, then its answers."""
 
-import runpy
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from in_process import keep_last
+from tiny_runs import make_rows, write_jsonl
 from torch.nn import functional as F
 
 from bert_recipes.config import parse_arguments
@@ -18,7 +17,6 @@ from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.tinybert import FIT_FILE
 
 
-TINY_RUNS = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
 NAMES = ["yes", "no", "perhaps"]
 
 
@@ -136,9 +134,9 @@ def test_a_stage_that_is_interrupted_ends_as_one_that_is_not(prepare, tmp_path):
 
 def test_numbers_are_learned_from_the_labels(prepare, tiny_runs, tmp_path):
     """task_distill.py: the prediction stage of STS-B is the squared error to the labels."""
-    rows = TINY_RUNS["make_rows"]("sequence_classification", 0)
+    rows = make_rows("sequence_classification", 0)
     rows = [row | {"label": row["label"] / 2} for row in rows]
-    TINY_RUNS["write_jsonl"](tmp_path / "rows.jsonl", rows)
+    write_jsonl(tmp_path / "rows.jsonl", rows)
     (tmp_path / "task.yaml").write_text(
         "kind: sequence_classification\nproblem_type: regression\ntext_columns: [first, second]\n"
         "files: {train: rows.jsonl, validation: rows.jsonl}\n"

@@ -2,13 +2,13 @@
 
 import json
 import random
-import runpy
 import shutil
 from pathlib import Path
 
 import pandas
 import pytest
 from safetensors.torch import load_file, save_file
+from tiny_runs import TASKS, train_run, write_jsonl
 from transformers import BertConfig, BertForSequenceClassification
 
 from bert_recipes.config import parse_arguments
@@ -24,8 +24,7 @@ from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
-TINY = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
-KINDS = tuple(TINY["TASKS"])
+KINDS = tuple(TASKS)
 
 
 def load(model, file, **flags):
@@ -90,7 +89,7 @@ def test_a_pushed_model_is_read_as_its_folder_is(tiny_runs, tmp_path, monkeypatc
 
 def test_a_checkpoint_of_a_run_knows_its_task(tiny_checkpoint, tmp_path):
     saving = ("--save_strategy", "steps", "--save_steps", 1)
-    TINY["train_run"]("sequence_classification", tiny_checkpoint, tmp_path, *saving)
+    train_run("sequence_classification", tiny_checkpoint, tmp_path, *saving)
     predictor = load(tmp_path / "run" / "checkpoint-2", data_of(tmp_path / "run"))
     assert predictor.task.text_columns == ("first", "second")
 
@@ -126,7 +125,7 @@ def test_batches_chunks_and_the_order_of_the_inputs_change_nothing(tiny_runs, tm
     expected = predicted_in_training(run)
     rows = [{"idx": number} | row for number, row in enumerate(read_lines(data_of(run)))]
     order = random.Random(1).sample(range(len(rows)), len(rows))
-    file = TINY["write_jsonl"](tmp_path / "shuffled.jsonl", [rows[number] for number in order])
+    file = write_jsonl(tmp_path / "shuffled.jsonl", [rows[number] for number in order])
     for batch_size, chunk_size in ((1, 23), (4, 7), (64, 1)):
         lines = predict(run, file, batch_size=batch_size, chunk_size=chunk_size)
         assert_same(lines, [expected[number] for number in order])
@@ -150,7 +149,7 @@ def test_columns_have_the_names_of_the_user_and_one_side_of_a_pair_may_be_empty(
     tiny_runs, tmp_path
 ):
     rows = [{"x": "a", "y": "", "number": "n1"}, {"x": "a", "y": "b", "number": "n0"}]
-    file = TINY["write_jsonl"](tmp_path / "in.jsonl", rows)
+    file = write_jsonl(tmp_path / "in.jsonl", rows)
     run = tiny_runs("sequence_classification")
     lines = predict(run, file, text_columns="x y", id_column="number")
     assert [line["idx"] for line in lines] == ["n1", "n0"]
@@ -286,6 +285,40 @@ def test_sentences_without_spaces_are_no_words(tmp_path, lines, expected):
         assert [" ".join(example.tokens) for example in chunk.split.examples] == expected
 
 
+TAGGING = Task(
+    name="t",
+    kind="token_classification",
+    text_columns=("text",),
+    label_column="tags",
+    labels=("O",),
+)
+
+
+def test_every_row_of_a_table_of_texts_has_a_line_of_the_output(tmp_path):
+    """Without the row that is skipped, row k of the output would not be that of row k."""
+    (tmp_path / "in.csv").write_text("text\nAnna in Rome\n\nBob in Oslo\n")
+    with pytest.raises(InputError, match="line 3: an empty row; every row is an input"):
+        list(read_chunks(tmp_path / "in.csv", TAGGING))
+    # A table of words may have them between its sentences.
+    (tmp_path / "in.csv").write_text("sentence_id,text\n1,Anna\n1,sings\n,\n2,Bob\n")
+    (chunk,) = read_chunks(tmp_path / "in.csv", TAGGING)
+    assert [example.tokens for example in chunk.split.examples] == [("Anna", "sings"), ("Bob",)]
+
+
+@pytest.mark.parametrize("content", ["[1]\nA list\n", "[]\nA list\n", "#Berlin is hot\n"])
+def test_a_line_of_a_text_file_is_a_text_whatever_it_looks_like(tmp_path, content):
+    (tmp_path / "in.txt").write_text(content)
+    (chunk,) = read_chunks(tmp_path / "in.txt", TAGGING)
+    assert len(chunk.ids) == content.count("\n")
+    assert all(example.offsets is not None for example in chunk.split.examples)
+
+
+def test_texts_behind_ids_and_tabs_are_no_words(tmp_path):
+    (tmp_path / "in.txt").write_text("doc7\tAnna Merkel visited Oslo.\ndoc8\tBob slept long.\n")
+    with pytest.raises(InputError, match="its lines have tabs and texts of several words"):
+        list(read_chunks(tmp_path / "in.txt", TAGGING))
+
+
 def test_a_document_is_not_cut_between_two_chunks(tmp_path):
     file = tmp_path / "in.conll"
     file.write_text("-DOCSTART- O\n\na O\n\nb O\n\nc O\n\n-DOCSTART- O\n\nd O\n\ne O\n")
@@ -373,6 +406,7 @@ def test_an_input_that_does_not_fit_is_named_with_its_row(
         ({"output_file": "validation.jsonl"}, "validation.jsonl is the input file"),
         ({"output_file": "out.csv"}, "out.csv: predictions are JSON Lines; name it .jsonl"),
         ({"output_file": "out.conll"}, "out.conll: predictions are JSON Lines; name it .jsonl"),
+        ({"output_file": "o.jsonl.gz"}, "o.jsonl.gz: it is written as plain text; name it .jsonl"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"id_column": "nowhere"}, r"line 1: no column 'nowhere'; columns present: first, second"),
     ],

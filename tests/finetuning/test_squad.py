@@ -4,11 +4,11 @@ import dataclasses
 import functools
 import itertools
 import random
-import runpy
 import string
-from pathlib import Path
 
 import numpy as np
+import original_rules
+import original_squad
 import pytest
 
 from bert_recipes.finetuning.arguments import DECODERS, TaskArguments
@@ -30,9 +30,6 @@ from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-ORIGINAL = runpy.run_path(str(FIXTURES / "original_squad.py"))
-RULES = runpy.run_path(str(FIXTURES / "original_rules.py"))
 DEV_FILES = ("dev-v1.1.json", "dev-v2.0.json", "squadshifts_amazon-v1.1.json")
 TRAIN_FILES = ("train-v1.1.json", "train-v2.0.json")
 VOCABULARIES = ("uncased", "cased")
@@ -336,9 +333,9 @@ def made_tools(request, tmp_path_factory):
 
 def make_tools(path, *, lower):
     """The tokenizer, and the plain one's `tokenize` and `basic`, which remember their results."""
-    vocabulary = RULES["load_vocab"](path)
-    tokenize = functools.cache(lambda text: RULES["tokenize"](text, vocabulary, lower))
-    basic = functools.cache(lambda text: RULES["basic_tokens"](text, lower))
+    vocabulary = original_rules.load_vocab(path)
+    tokenize = functools.cache(lambda text: original_rules.tokenize(text, vocabulary, lower))
+    basic = functools.cache(lambda text: original_rules.basic_tokens(text, lower))
     return load_tokenizer(path, do_lower_case=lower), tokenize, basic
 
 
@@ -375,7 +372,7 @@ def random_logits(rng, features, length=None):
 def check_features(kind, tokenize, lengths, questions, training):
     """Returns the encoded split and the plain features of each question."""
     encoded = kind.encode(split_of(questions), for_training=training)
-    make_features = ORIGINAL["make_features"]
+    make_features = original_squad.make_features
     plain = [make_features(row, tokenize, *lengths[:3], training) for row in questions]
     flat = list(itertools.chain.from_iterable(plain))
     vocabulary = kind.tokenizer.get_vocab()
@@ -387,7 +384,7 @@ def check_features(kind, tokenize, lengths, questions, training):
             assert feature["end_positions"] == expected["end"]
     assert encoded.lengths.tolist() == [len(feature["tokens"]) for feature in flat]
     if training:
-        training_words = ORIGINAL["training_words"]
+        training_words = original_squad.training_words
         lost = [row["id"] for row in questions if training_words(row) is None]
         assert encoded.details.dropped == lost
     return encoded, plain
@@ -409,7 +406,7 @@ def check_decoding(kind, tools, lengths, questions, seed):
         kind.decode(encoded, outputs), questions, plain, strict=True
     ):
         logits_of_row = list(itertools.islice(logits, len(features)))
-        text, n_best, odds = ORIGINAL["decode"](
+        text, n_best, odds = original_squad.decode(
             row, features, logits_of_row, basic, *limits, settings.null_score_diff_threshold
         )
         assert prediction.idx == row["id"]
@@ -425,7 +422,7 @@ def check_decoding(kind, tools, lengths, questions, seed):
 
 
 def read_sample(shared_data, name, every):
-    return ORIGINAL["read_questions"](shared_data / "squad" / name)[::every]
+    return original_squad.read_questions(shared_data / "squad" / name)[::every]
 
 
 @pytest.mark.parametrize("every", [211, pytest.param(1, marks=pytest.mark.slow)])
@@ -520,7 +517,7 @@ def test_offsets_decoder_equals_the_hugging_face_example(shared_data, tools, nam
         logits_of_row = list(itertools.islice(logits, len(features)))
         context = row["context"]
         offsets = position_offsets(tokenizer, context, features)
-        text, n_best, odds = ORIGINAL["decode_offsets"](
+        text, n_best, odds = original_squad.decode_offsets(
             context, features, offsets, logits_of_row, 20, 30, kind.allows_no_answer, 0.0
         )
         assert prediction.value == text

@@ -1,12 +1,11 @@
 """When a fine-tuning run ends early, and what a tracker is told of its speed."""
 
 import json
-import runpy
 import signal
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import tiny_runs
 import torch
 import yaml
 from transformers.trainer_utils import IntervalStrategy
@@ -29,8 +28,7 @@ from bert_recipes.training.resume import (
 from bert_recipes.training.speed import training_flops
 
 
-TINY_RUNS = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
-train_run = TINY_RUNS["train_run"]
+train_run = tiny_runs.train_run
 RATE = 1e15  # FLOP/s, more than any machine of these tests
 
 
@@ -116,7 +114,7 @@ def test_a_run_whose_labels_were_corrected_is_not_resumed(tiny_checkpoint, tmp_p
     train_run(kind, tiny_checkpoint, tmp_path / "a", *SAVING, "--save_total_limit", 2)
     resume = ("--resume", tmp_path / "a" / "run" / "checkpoint-1")
     train_run(kind, tiny_checkpoint, tmp_path / "b", *SAVING, *resume)
-    make_rows = TINY_RUNS["make_rows"]
+    make_rows = tiny_runs.make_rows
 
     def make_corrected_rows(kind, seed):
         first, *rows = make_rows(kind, seed)

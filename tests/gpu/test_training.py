@@ -9,15 +9,14 @@ compiling.
 
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
 import time
 import warnings
-from pathlib import Path
 
 import pytest
+import tiny_runs
 import torch
 from packed_models import LENGTHS, VOCAB, make_batch, planned
 from small_run import small_run
@@ -42,7 +41,6 @@ from bert_recipes.training.tinybert import TinyBertTrainer
 
 pytestmark = pytest.mark.gpu
 
-TINY_RUNS = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
 PLANNED = [name for name in OBJECTIVES if name not in ("distilbert", "tinybert")]
 EVERY_MEMBER = [*PLANNED, "distilbert"]
 DISTILLATION = DistillationArguments(
@@ -93,17 +91,17 @@ def to_gpu(batch):
 @pytest.fixture
 def same_words(monkeypatch):
     """The words of ELECTRA's generator are those of the first pass: rounding would draw others."""
-    sample_words = electra.sample_words
+    sample_tokens = electra.sample_tokens
     word_of_draw = {}
 
     def sample(logits, draws, random_share):
-        words = sample_words(logits, draws, random_share)
+        words = sample_tokens(logits, draws, random_share)
         drawn = []
         for draw, word in zip(draws.tolist(), words.tolist(), strict=True):
             drawn.append(word_of_draw.setdefault(draw, word))
         return words.new_tensor(drawn)
 
-    monkeypatch.setattr(electra, "sample_words", sample)
+    monkeypatch.setattr(electra, "sample_tokens", sample)
 
 
 def gradients_of(model, batch, *, autocast=False):
@@ -151,6 +149,12 @@ RUN = {
     "logging_steps": 10,
     "max_grad_norm": 1.0,
 }
+NORMUON = {
+    "optimizer": "muon",
+    "muon_row_beta": 0.95,
+    "muon_weight_decay": 0.05,
+    "muon_momentum_warmup": 0.1,
+}
 
 
 def losses_of(result):
@@ -172,17 +176,18 @@ def test_sixty_steps_have_the_losses_of_the_cpu(small_store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "precision"),
+    ("settings", "precision"),
     [
-        ("bert_adam", "bf16"),
-        ("adamw", "bf16"),
-        ("lamb", "bf16"),
-        ("muon", "bf16"),
-        ("bert_adam", "fp16"),
+        ({"optimizer": "bert_adam"}, "bf16"),
+        ({"optimizer": "adamw"}, "bf16"),
+        ({"optimizer": "lamb"}, "bf16"),
+        ({"optimizer": "muon"}, "bf16"),
+        (NORMUON, "bf16"),
+        ({"optimizer": "bert_adam"}, "fp16"),
     ],
 )
-def test_packed_rows_in_half_precision_learn_as_much(small_store, tmp_path, optimizer, precision):
-    settings = RUN | {"optimizer": optimizer, "dropout": 0.1}
+def test_packed_rows_in_half_precision_learn_as_much(small_store, tmp_path, settings, precision):
+    settings = RUN | {"dropout": 0.1} | settings
     expected = small_run(store=str(small_store), output_dir=str(tmp_path / "cpu"), **settings)
     settings |= {"use_cpu": False, "precision": precision, "dataloader_num_workers": 2}
     ours = small_run(store=str(small_store), output_dir=str(tmp_path / "gpu"), **settings)
@@ -316,7 +321,7 @@ def test_a_run_that_is_stopped_continues_as_if_it_was_not(repository, small_stor
 def test_fine_tuning_and_prediction_run(kind, tiny_checkpoint, tmp_path):
     flags = "--use_cpu false --precision bf16 --max_steps 30 --dataloader_num_workers 2"
     flags += " --logging_steps 10 --learning_rate 0.01"
-    folder = TINY_RUNS["make_run"](kind, tiny_checkpoint, tmp_path, *flags.split())
+    folder = tiny_runs.make_run(kind, tiny_checkpoint, tmp_path, *flags.split())
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     losses = [line["loss"] for line in history if "loss" in line]
     assert losses[-1] < losses[0]

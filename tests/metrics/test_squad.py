@@ -1,16 +1,13 @@
 import json
 import math
-import runpy
-from pathlib import Path
 
 import numpy as np
+import official_squad_eval
 import pytest
 
 from bert_recipes.errors import InputError
 from bert_recipes.metrics.squad import normalize_answer, squad_scores, squad_v2_scores
 
-
-OFFICIAL = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "official_squad_eval.py"))
 
 # Articles, their look-alikes, punctuation of ASCII and of other scripts, spaces of all sorts,
 # letters whose lower case is longer, an accent that stands alone.
@@ -122,7 +119,7 @@ def random_predictions(rng, gold):
 def read_gold(path):
     """Answers by question of an official file."""
     dataset = json.loads(path.read_text(encoding="utf-8"))["data"]
-    return dataset, dict(OFFICIAL["questions_of"](dataset))
+    return dataset, dict(official_squad_eval.questions_of(dataset))
 
 
 def test_v1_scores_equal_the_plain_implementation_on_random_answers():
@@ -130,7 +127,7 @@ def test_v1_scores_equal_the_plain_implementation_on_random_answers():
     for _ in range(150):
         gold = random_gold(rng, with_unanswerable=False)
         predictions = random_predictions(rng, gold)
-        expected = OFFICIAL["evaluate_v1"](as_dataset(gold), predictions)
+        expected = official_squad_eval.evaluate_v1(as_dataset(gold), predictions)
         assert squad_scores(gold, predictions) == pytest.approx(expected, abs=1e-9), (
             gold,
             predictions,
@@ -144,14 +141,14 @@ def test_v2_scores_equal_the_plain_implementation_on_random_answers_and_odds():
         gold = random_gold(rng, with_unanswerable=True)
         predictions = random_predictions(rng, gold)
         assert squad_v2_scores(gold, predictions) == pytest.approx(
-            OFFICIAL["evaluate_v2"](as_dataset(gold), predictions), abs=1e-9
+            official_squad_eval.evaluate_v2(as_dataset(gold), predictions), abs=1e-9
         )
         odds = {
             q: float(rng.integers(-3, 4)) if rng.random() < 0.5 else float(rng.normal())
             for q in predictions
         }
         threshold = float(rng.choice([-1.0, 0.0, 1.0, 0.3]))
-        expected = OFFICIAL["evaluate_v2"](as_dataset(gold), predictions, odds, threshold)
+        expected = official_squad_eval.evaluate_v2(as_dataset(gold), predictions, odds, threshold)
         scores = squad_v2_scores(gold, predictions, odds, threshold)
         assert list(scores) == list(expected)
         assert scores == pytest.approx(expected, abs=1e-9), (gold, predictions, odds)
@@ -222,7 +219,7 @@ def test_real_v1_answers_are_scored_as_the_plain_implementation_does(shared_data
         text = str(rng.choice(answers))
         predictions[question] = text if rng.random() < 0.5 else changed(rng, text)
     scores = squad_scores(gold, predictions)
-    assert scores == pytest.approx(OFFICIAL["evaluate_v1"](dataset, predictions), abs=1e-9)
+    assert scores == pytest.approx(official_squad_eval.evaluate_v1(dataset, predictions), abs=1e-9)
     assert 50 < scores["exact_match"] < scores["f1"] < 95
 
 
@@ -237,7 +234,7 @@ def test_real_v2_answers_are_scored_as_the_plain_implementation_does(shared_data
         text = str(rng.choice(answers)) if answers else "fox " + random_text(rng)
         predictions[question] = text if rng.random() < 0.5 else changed(rng, text)
         odds[question] = round(float(rng.normal(-1.0 if answers else 1.0, 1.5)), 2)
-    plain = OFFICIAL["evaluate_v2"]
+    plain = official_squad_eval.evaluate_v2
     # The search of the plain implementation takes the square of the questions.
     sixth = dict(list(gold.items())[::6])
     texts = {question: predictions[question] for question in sixth}

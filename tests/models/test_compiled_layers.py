@@ -31,7 +31,7 @@ from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.compiled_layers import encode_layer
 from bert_recipes.models.kernels import loading
 from bert_recipes.models.packed_attention import attend, choose_flash_kernel
-from bert_recipes.models.padding_free import RowOffsets, plan_rows, planned_layout
+from bert_recipes.models.padding_free import RowOffsets, offset_layout, plan_rows
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.models.stock_layers import layers_of
 from bert_recipes.tokenization.loading import load_tokenizer
@@ -128,7 +128,7 @@ def test_a_layer_is_one_graph_for_batches_of_all_sizes(is_causal):
     compiled = torch.compile(encode_layer, backend="eager", fullgraph=True)
     for lengths in (RAGGED, LENGTHS["one_long"], LENGTHS["full_rows"]):
         plan = plan_rows(make_batch(lengths)["attention_mask"])
-        offsets = planned_layout(plan, (len(lengths), max(lengths))).offsets
+        offsets = offset_layout(plan, (len(lengths), max(lengths))).offsets
         rows = torch.randn(sum(lengths), 48, requires_grad=True)
         torch._dynamo.maybe_mark_dynamic(rows, 0)
         output = compiled(rows, offsets, settings, layer.weights)

@@ -19,7 +19,7 @@ from bert_recipes.models.checkpoints import open_checkpoint
 from bert_recipes.models.electra import (
     ElectraForPreTraining,
     _generator_config,
-    sample_words,
+    sample_tokens,
 )
 from bert_recipes.models.sizes import count_parameters, pretraining_config
 from bert_recipes.training.engines import consolidate_zero_checkpoint
@@ -206,7 +206,7 @@ def test_a_share_of_the_samples_is_any_word(share):
     draws, logits = torch.arange(size) / size, torch.full((size, VOCAB), -1000.0)
     logits[:, 3] = torch.tensor(0.7).log()
     logits[:, 9] = torch.tensor(0.3).log()
-    words = sample_words(logits, draws, torch.tensor(share))
+    words = sample_tokens(logits, draws, torch.tensor(share))
     num_random = round(share * size)
     counts = torch.bincount(words[:num_random], minlength=VOCAB)
     assert torch.all((counts - num_random / VOCAB).abs() <= 1)

@@ -21,7 +21,7 @@ from packed_models import (
 from bert_recipes.models import packed_encoder
 from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.packed_encoder import HeadRows, find_head_rows
-from bert_recipes.models.padding_free import make_layout
+from bert_recipes.models.padding_free import grouped_layout
 
 
 IMPLEMENTATIONS = ["auto", "plain", "eager", "planned"]
@@ -60,7 +60,7 @@ def run(model, batch, layers, **settings):
 
 def run_on_all_rows(monkeypatch, *arguments, **settings):
     with monkeypatch.context() as patch:
-        patch.setattr(packed_encoder, "MOST_READ", -1.0)
+        patch.setattr(packed_encoder, "MAX_READ_FRACTION", -1.0)
         return run(*arguments, **settings)
 
 
@@ -88,7 +88,7 @@ def test_a_first_token_may_be_predicted_too(layers, name, found, monkeypatch):
     """Its row is then read twice, and its gradients add up."""
     model, batch = make_model(), make_batch(LENGTHS[name], masked=0.1)
     batch["labels"][:, 0] = batch["input_ids"][:, 0]
-    monkeypatch.setattr(packed_encoder, "MOST_READ", 9.0)
+    monkeypatch.setattr(packed_encoder, "MAX_READ_FRACTION", 9.0)
     output, gradients = run(model, batch, layers)
     first, predicted = found[0].rows[: len(LENGTHS[name])], found[0].rows[len(LENGTHS[name]) :]
     assert set(first.tolist()) <= set(predicted.tolist())
@@ -133,14 +133,14 @@ def test_a_model_that_reads_from_left_to_right_predicts_all_tokens(layers, found
 
 def test_many_predicted_tokens_leave_nothing_out():
     batch = make_batch(LENGTHS["ragged"], masked=0.7)
-    layout = make_layout(batch["attention_mask"])
+    layout = grouped_layout(batch["attention_mask"])
     assert find_head_rows(layout, batch["labels"], None, 64) is None
 
 
 def test_rows_are_filled_up_to_a_multiple():
     """For a CPU, whose libraries prepare the products of each number of rows."""
     batch = make_batch(LENGTHS["ragged"])
-    layout = make_layout(batch["attention_mask"])
+    layout = grouped_layout(batch["attention_mask"])
     head_rows = find_head_rows(layout, batch["labels"], None, 64)
     num_predicted = int((batch["labels"] != -100).sum())
     assert len(head_rows.rows) == 64

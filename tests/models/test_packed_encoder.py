@@ -60,7 +60,7 @@ def several_groups(monkeypatch, batch):
     number.
     """
     monkeypatch.setattr(padding_free, "GROUP_COST", 0)
-    return len(padding_free.make_layout(batch["attention_mask"]).groups)
+    return len(padding_free.grouped_layout(batch["attention_mask"]).groups)
 
 
 def test_groups_of_unlike_lengths_are_computed_as_stock_layers_compute_them(

@@ -10,9 +10,9 @@ from bert_recipes.errors import InputError
 from bert_recipes.models.padding_free import (
     GROUP_COST,
     LENGTH_STEP,
-    LIKE_LENGTH,
+    MIN_LENGTH_FRACTION,
     ROW_STEP,
-    make_layout,
+    grouped_layout,
     plan_rows,
 )
 
@@ -21,7 +21,7 @@ from bert_recipes.models.padding_free import (
 def test_packing_and_unpacking(lengths):
     batch = make_batch(lengths)
     ids, mask = batch["input_ids"], batch["attention_mask"]
-    layout = make_layout(mask)
+    layout = grouped_layout(mask)
     packed = layout.pack(ids)
     assert layout.num_tokens == sum(lengths)
     assert len(packed) == sum(lengths) or len(packed) % ROW_STEP == 0
@@ -53,10 +53,10 @@ def test_a_label_of_a_pad_is_refused():
 def test_like_lengths_are_computed_together_where_that_pays(heads, group_sizes):
     lengths = torch.tensor([300, 512, 3, 100, 500])
     mask = (torch.arange(512) < lengths[:, None]).long()
-    sequences = [group.offsets.diff() for group in make_layout(mask, heads=heads).groups]
+    sequences = [group.offsets.diff() for group in grouped_layout(mask, heads=heads).groups]
     assert [len(sizes) for sizes in sequences] == group_sizes
     for longer, shorter in itertools.pairwise(sequences):
         savings = (longer[0] ** 2 - shorter**2).sum() * heads
         assert savings > GROUP_COST
     if heads == 1000:
-        assert all(sizes.min() >= LIKE_LENGTH * sizes.max() for sizes in sequences)
+        assert all(sizes.min() >= MIN_LENGTH_FRACTION * sizes.max() for sizes in sequences)

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from bert_recipes.models.kernels.loading import load_kernels
 from bert_recipes.models.vocabulary_loss import (
     ROWS_AT_ONCE,
-    SharedGradient,
-    look_up,
+    TiedGradient,
+    tied_embedding,
     vocabulary_divergence,
     vocabulary_loss,
 )
@@ -97,15 +97,15 @@ def test_the_look_up_is_torchs_embedding():
     """
     torch.manual_seed(0)
     weight, scale = torch.randn(11, 5, requires_grad=True), torch.randn(6, 5)
-    ids, shared = torch.tensor([3, 0, 3, 7, 10, 0]), SharedGradient()
+    ids, tied_gradient = torch.tensor([3, 0, 3, 7, 10, 0]), TiedGradient()
     expected = F.embedding(ids, weight, padding_idx=0)
     (gradient,) = torch.autograd.grad((expected * scale).sum(), weight)
-    rows = look_up(weight, ids, 0, shared)
+    rows = tied_embedding(weight, ids, 0, tied_gradient)
     torch.testing.assert_close(rows, expected)
     torch.testing.assert_close(torch.autograd.grad((rows * scale).sum(), weight)[0], gradient)
 
-    rows, head_gradient = look_up(weight, ids, 0, shared), torch.randn(11, 5)
-    rows.register_hook(lambda _: shared.leave(head_gradient.clone()))
+    rows, head_gradient = tied_embedding(weight, ids, 0, tied_gradient), torch.randn(11, 5)
+    rows.register_hook(lambda _: tied_gradient.store(head_gradient.clone()))
     (total,) = torch.autograd.grad((rows * scale).sum(), weight)
     torch.testing.assert_close(total, gradient + head_gradient)
 

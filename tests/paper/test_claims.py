@@ -154,8 +154,8 @@ def test_two_rows_are_alike_where_the_interval_lies_within_the_distance(a, verdi
     assert verdict_of(claim, ACCURACY, cells) == (verdict, because)
 
 
-def test_a_row_has_to_have_learnt_the_task_itself():
-    """Another row's having learnt it is not enough; the claim that it is better than the untrained
+def test_a_row_has_to_have_learned_the_task_itself():
+    """Another row's having learned it is not enough; the claim that it is better than the untrained
     row says so itself.
     """
     rows = ("a", "b", "c", "untrained")
@@ -164,24 +164,24 @@ def test_a_row_has_to_have_learnt_the_task_itself():
         "c": [0.95, 0.95, 0.95],
         "untrained": [0.76, 0.75, 0.76],
     }
-    unlearnt = cells_of(ACCURACY, a=[0.75, 0.76, 0.75], **values)
-    learnt = cells_of(ACCURACY, a=[0.8, 0.81, 0.8], **values)
-    not_learnt = (NOT_RESOLVED, "a is not known to have learnt this")
-    assert verdict_of(CLAIM, ACCURACY, unlearnt, rows) == not_learnt
-    assert verdict_of(CLAIM, ACCURACY, learnt, rows) == (REPRODUCED, "")
+    unlearned = cells_of(ACCURACY, a=[0.75, 0.76, 0.75], **values)
+    learned = cells_of(ACCURACY, a=[0.8, 0.81, 0.8], **values)
+    not_learned = (NOT_RESOLVED, "a is not known to have learned this")
+    assert verdict_of(CLAIM, ACCURACY, unlearned, rows) == not_learned
+    assert verdict_of(CLAIM, ACCURACY, learned, rows) == (REPRODUCED, "")
     over_untrained = CLAIM._replace(worse="untrained")
     holds_0 = (NOT_RESOLVED, "the interval holds 0")
-    assert verdict_of(over_untrained, ACCURACY, unlearnt, rows) == holds_0
-    assert verdict_of(over_untrained, ACCURACY, learnt, rows) == (REPRODUCED, "")
-    del learnt["untrained", "accuracy"][2]
-    assert verdict_of(CLAIM, ACCURACY, learnt, rows) == not_learnt
+    assert verdict_of(over_untrained, ACCURACY, unlearned, rows) == holds_0
+    assert verdict_of(over_untrained, ACCURACY, learned, rows) == (REPRODUCED, "")
+    del learned["untrained", "accuracy"][2]
+    assert verdict_of(CLAIM, ACCURACY, learned, rows) == not_learned
     untrained = cells_of(ACCURACY, rows_known=False, untrained=values["untrained"])
-    no_rows = {**learnt, **untrained}
+    no_rows = {**learned, **untrained}
     assert verdict_of(CLAIM, ACCURACY, no_rows, rows) == (BY_SEEDS_ONLY, "they say reproduced")
 
 
 @pytest.mark.parametrize(("errors", "verdict"), [(2.8, NOT_RESOLVED), (3.2, REPRODUCED)])
-def test_learnt_is_three_standard_errors_over_the_untrained_row(errors, verdict):
+def test_learned_is_three_standard_errors_over_the_untrained_row(errors, verdict):
     """Over seeds that differ by 0.01, 0.02 and 0.03, a standard error of 0.01 / sqrt(3); rows
     matter a hundred times less.
     """

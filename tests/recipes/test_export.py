@@ -37,7 +37,7 @@ def test_a_task_of_glue(shared_data, tiny_checkpoint, tmp_path):
     scores = json.loads((tmp_path / "run_int8" / "export.json").read_text())["scores"]
     results = json.loads((tmp_path / "run" / "all_results.json").read_text())
     assert scores["checkpoint"]["f1"] == pytest.approx(results["eval_f1"], abs=1e-5)
-    assert scores["loss"]["f1"] < 0.02
+    assert scores["lost"]["f1"] < 0.02
     assert scores["examples"] == results["splits"]["validation"]["examples"]
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -120,6 +121,19 @@ def test_show_data_prints_pieces_segments_and_what_was_masked(call_recipe, small
     printed = call_recipe("show_data", "--store", small_store, flags)
     assert "the next token" in printed
     assert "random word" not in printed
+
+
+def test_show_data_shows_the_masks_of_a_configuration(call_recipe, small_store):
+    def fraction(*flags):
+        printed = call_recipe("show_data", "--store", small_store, "--num_pairs 20", *flags)
+        counts = re.findall(r"(\d+) tokens, (\d+) predicted", printed)
+        num_tokens, num_predicted = np.array(counts, dtype=int).sum(axis=0)
+        return num_predicted / num_tokens
+
+    assert fraction() == pytest.approx(0.15, abs=0.03)
+    assert fraction("--config laptop") == pytest.approx(0.3, abs=0.04)
+    # An objective has inputs of its own.
+    assert fraction("--objective ltr") > 0.9
 
 
 def test_count_parameters_prints_the_components(call_recipe):

@@ -4,13 +4,12 @@ cards, which nobody changes.
 
 import functools
 import json
-import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import english_runs
 import pytest
 
 from bert_recipes.reports.card import write_card
@@ -158,9 +157,6 @@ def finetuning_facts(evil: str) -> dict[str, Any]:
 
 # Cards
 
-ENGLISH = SimpleNamespace(
-    **runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "english_runs.py"))
-)
 GIVEN = CardArguments(
     license="cc-by-sa-4.0",
     language=["en"],
@@ -171,14 +167,14 @@ GIVEN = CardArguments(
 
 @pytest.fixture(scope="session")
 def english_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ENGLISH.make_store(tmp_path_factory.mktemp("english"))
+    return english_runs.make_store(tmp_path_factory.mktemp("english"))
 
 
 @pytest.fixture(scope="session")
 def pretraining_run(english_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real run of recipes/pretrain.py, as it leaves its folder."""
     run = tmp_path_factory.mktemp("run") / "storyteller"
-    return ENGLISH.pretrain(
+    return english_runs.pretrain(
         english_store,
         run,
         "--power_watts",
@@ -199,7 +195,7 @@ def two_phase_run(english_store: Path, tmp_path_factory: pytest.TempPathFactory)
         "--phase2_global_train_batch_size",
         4,
     )
-    return ENGLISH.pretrain(
+    return english_runs.pretrain(
         english_store,
         tmp_path_factory.mktemp("run") / "phases",
         "--max_steps",

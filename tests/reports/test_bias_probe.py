@@ -2,10 +2,10 @@
 
 import json
 import logging
-import runpy
 import shutil
 from pathlib import Path
 
+import english_runs
 import pytest
 import torch
 import transformers
@@ -27,8 +27,7 @@ from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.tokenization.others import train_byte_bpe
 
 
-PIECES = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "english_runs.py"))
-ALL_PIECES = [*PIECES["WORDS"], *PIECES["KNOWN"], "person", *PIECES["PIECES"]]
+ALL_PIECES = [*english_runs.WORDS, *english_runs.KNOWN, "person", *english_runs.PIECES]
 
 
 def make_checkpoint(
@@ -40,7 +39,7 @@ def make_checkpoint(
 ) -> Path:
     """A random model, whose predictions differ from word to word."""
     folder.mkdir(exist_ok=True)
-    (folder / "vocab.txt").write_text("\n".join([*PIECES["SPECIAL"], *pieces]) + "\n")
+    (folder / "vocab.txt").write_text("\n".join([*english_runs.SPECIAL, *pieces]) + "\n")
     tokenizer = load_tokenizer(folder / "vocab.txt", do_lower_case=do_lower_case)
     config = pretraining_config(
         "tiny",
@@ -120,7 +119,7 @@ def test_the_probe_is_for_vocabularies_of_english(tmp_path):
     [
         (["she"], 32),
         (["person"], 32),
-        (PIECES["KNOWN"][4:] + PIECES["PIECES"], 32),
+        (english_runs.KNOWN[4:] + english_runs.PIECES, 32),
         ([], 8),
     ],
     ids=["she", "baseline", "occupations", "too short"],

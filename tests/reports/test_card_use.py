@@ -2,11 +2,10 @@
 
 import json
 import re
-import runpy
 import shlex
-from pathlib import Path
 
 import pytest
+from english_runs import run_recipe
 
 from bert_recipes.files import fingerprint_files
 from bert_recipes.metrics.entities import find_entities
@@ -14,9 +13,6 @@ from bert_recipes.reports.card import write_card
 from bert_recipes.reports.page import is_cost
 
 
-RUN_RECIPE = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "english_runs.py"))[
-    "run_recipe"
-]
 KINDS = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
 ON_CPU = ("--use_cpu", "true", "--precision", "fp32")
 
@@ -113,7 +109,7 @@ def test_the_command_of_the_results_gives_the_figures_of_the_card(
     if kind in KINDS:
         places = {"DATA": tiny_runs(kind).parent / "data"}
     words = command(folder, "evaluate_checkpoint", places)
-    RUN_RECIPE(
+    run_recipe(
         "evaluate_checkpoint",
         *words,
         "--results_file",
@@ -145,7 +141,7 @@ def test_the_command_of_a_pushed_run_on_instances_starts_elsewhere(
 ):
     folder, instances = copy_of("pretraining"), tmp_path / "instances.jsonl"
     vocabulary = english_store.parent / "vocab.txt"
-    RUN_RECIPE(
+    run_recipe(
         "create_pretraining_data",
         *("--input_file", english_store.parent / "text" / "stories.txt"),
         *("--output_file", instances, "--vocab_file", vocabulary, "--max_seq_length", 32),
@@ -172,7 +168,7 @@ def test_the_command_of_a_pushed_run_on_instances_starts_elsewhere(
     places |= {"TRAIN": instances, "VALIDATION": instances}
     words = command(folder, "pretrain", places)
     assert str(folder) in words
-    RUN_RECIPE(
+    run_recipe(
         "pretrain",
         *words,
         "--max_steps",
@@ -219,7 +215,7 @@ def test_the_command_of_a_pushed_run_on_a_task_starts_elsewhere(copy_of, tiny_ru
         "DATA": data / "data",
     }
     words = command(folder, "finetune", places)
-    RUN_RECIPE(
+    run_recipe(
         "finetune",
         *words,
         "--max_steps",
@@ -236,7 +232,7 @@ def test_the_command_of_the_training_gives_the_same_weights(carded, english_stor
 
     folder, again = carded("pretraining"), tmp_path / "again"
     words = command(folder, "pretrain", {"STORE": english_store, "NEW_FOLDER": again})
-    RUN_RECIPE("pretrain", *words, "--use_cpu", "true")
+    run_recipe("pretrain", *words, "--use_cpu", "true")
     first, second = (load_file(path / "model.safetensors") for path in (folder, again))
     for name, weight in first.items():
         assert torch.equal(weight, second[name]), name

@@ -229,7 +229,8 @@ def test_the_facts_of_every_kind_are_those_of_its_predictions(kind):
     errors = []
     for error in facts["worst"][: len(expected_errors)]:
         texts = [text for _, text in error["texts"]]
-        errors.append((texts[0], error["said"], error["truth"], error.get("probability")))
+        number = error.get("error", error.get("probability"))
+        errors.append((texts[0], error["said"], error["truth"], number))
         assert max(map(len, texts)) < 520
     assert errors == expected_errors
     assert ("calibration" in facts) is (kind != "numbers")

@@ -67,6 +67,13 @@ def test_the_losses_of_two_validation_splits_have_their_names():
     assert [line.name for line in panel.lines] == ["training", "validation", "hard"]
 
 
+def test_counts_and_thresholds_are_no_scores():
+    values = {"eval_f1": 80.0, "eval_total": 11873, "eval_best_f1_thresh": -2.0}
+    history = [{"step": step, **values} for step in (1, 2)]
+    (panel,) = finetuning_panels(history, ["total", "best_f1_thresh", "f1"])
+    assert [line.name for line in panel.lines] == ["f1"]
+
+
 def test_every_phase_has_its_own_baseline():
     history = []
     for step, value in ((1, 6.5), (2, 6.5), (3, 6.75), (4, math.nan)):

@@ -252,6 +252,7 @@ def test_a_file_that_is_no_task_is_one_line(refuse, text, message):
         ({"labels": "[a, '']"}, "line 4: labels: .* has an empty name"),
         ({"problem_type": "regression"}, "line 4: labels: regression has none"),
         ({**REGRESSION, "label_range": "[5, 0]"}, "line 5: label_range: two numbers are expected"),
+        ({**REGRESSION, "label_range": "[0, inf]"}, "label_range: two numbers are expected"),
         ({**REGRESSION, "label_range": "5"}, "line 5: label_range: two numbers are expected"),
         ({**REGRESSION, "label_range": "[0, five]"}, "label_range: a number is .* got 'five'"),
         (

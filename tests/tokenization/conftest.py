@@ -1,31 +1,27 @@
 """google-research/bert's tokenization.py, plainly in tests/fixtures, and a vocabulary for it."""
 
-import runpy
 from collections.abc import Callable
-from pathlib import Path
 
+import original_rules
 import pytest
-
-
-ORIGINAL = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "original_rules.py"))
 
 
 @pytest.fixture(scope="session")
 def original_words() -> Callable[[str, bool], list[str]]:
     """`BasicTokenizer.tokenize`: (text, do_lower_case) -> words."""
-    return ORIGINAL["basic_tokens"]
+    return original_rules.basic_tokens
 
 
 @pytest.fixture(scope="session")
 def original_pieces() -> Callable[[str, dict[str, int]], list[str]]:
     """`WordpieceTokenizer.tokenize`: (word, vocabulary) -> pieces."""
-    return ORIGINAL["word_pieces"]
+    return original_rules.word_pieces
 
 
 @pytest.fixture(scope="session")
 def original_tokenize() -> Callable[[str, dict[str, int], bool], list[str]]:
     """`FullTokenizer.tokenize`: (text, vocabulary, do_lower_case) -> pieces."""
-    return ORIGINAL["tokenize"]
+    return original_rules.tokenize
 
 
 @pytest.fixture(scope="session")

@@ -102,7 +102,7 @@ def test_special_ones_are_text_with_a_warning(tmp_path: Path, caplog) -> None:
     tokenizer = load_tokenizer(tmp_path)
     assert len(tokenizer) == len(stock)
     assert pieces_of(tokenizer, "[DOC]") == ["[", "d", "##o", "##c", "]"]
-    assert "its added special tokens ([unused1], [DOC]) are text" in caplog.text
+    assert "special tokens that were added ([unused1], [DOC]) are read as text" in caplog.text
     # What the warning advises.
     content = json.loads((tmp_path / "tokenizer.json").read_text())
     for token in content["added_tokens"]:

@@ -200,6 +200,18 @@ def test_a_vocabulary_whose_text_is_cut_by_other_rules_is_refused(
         load_tokenizer(tmp_path / name)
 
 
+def test_special_tokens_of_other_names_are_refused(tmp_path: Path) -> None:
+    """MPNet has all pieces of BERT's vocabulary, its [CLS] too, and was trained with <s>."""
+    write_vocabulary(tmp_path / "vocab.txt", "hello")
+    settings: dict[str, Any] = {"cls_token": {"content": "[CLS]"}, "sep_token": "[SEP]"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert load_tokenizer(tmp_path).tokenize("hello") == ["hello"]
+    settings["sep_token"] = {"content": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(InputError, match=r"sep_token is '</s>'; allowed with WordPiece: '\[SEP\]'"):
+        load_tokenizer(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("files", "packages"),
     [

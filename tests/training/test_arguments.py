@@ -318,7 +318,7 @@ def test_evaluations_of_a_file_for_days_do_not_take_the_minutes(resolve, caplog)
 ORIGINALS = {
     # Clark et al. 2020; google-research/electra configure_pretraining.py and
     # pretrain/pretrain_helpers.py.
-    "electra": {"mask_rate": 0.85, "keep_rate": 0.15, "random_rate": 0.0, "learning_rate": 5e-4},
+    "electra": {"mask_rate": 0.85, "keep_rate": 0.15, "random_rate": 0.0, "learning_rate": 2e-4},
     # google-research/albert README, version 2.
     "albert": {"dropout": 0.0, "selection": "ngrams", "pair_label": "order"},
     # Sanh et al. 2019; distillation/train.py.

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 from transformers import TrainerState
 
 from bert_recipes.training import console
@@ -52,10 +53,12 @@ def test_an_evaluation_line_has_the_metrics_and_nothing_about_the_measuring(logs
     assert evaluation_line(logs, 0, 0) == f"held out: {line}"
 
 
-def make_trainer(step, max_steps, max_minutes=None, **attributes):
+def make_trainer(step, max_steps, max_minutes=None, device="cpu", **attributes):
     """What the lines need of a Trainer whose data is 60 steps long."""
     defaults = {
-        "args": SimpleNamespace(max_minutes=max_minutes, gradient_accumulation_steps=2),
+        "args": SimpleNamespace(
+            max_minutes=max_minutes, gradient_accumulation_steps=2, device=torch.device(device)
+        ),
         "state": TrainerState(global_step=step, max_steps=max_steps, is_world_process_zero=True),
         "epochs_at": lambda steps: steps / 60,
         "num_resumed_steps": 0,
@@ -74,10 +77,11 @@ def make_trainer(step, max_steps, max_minutes=None, **attributes):
             "without evaluations (16,667 passes over the data)",
         ),
         (
-            make_trainer(2, 100, num_phases=2),
+            make_trainer(2, 100, num_phases=2, first_step=0, phase_end=90),
             3.37,
             "step   2/100  a step takes 3.4 s: 100 steps take about 6 min, without evaluations, "
-            "if inputs of the second phase were as short as those of the first",
+            "if inputs of the second phase were as short as those of the first (1.5 passes over "
+            "the data in this phase)",
         ),
         (
             make_trainer(30, NO_STEP_LIMIT, max_minutes=30.0),
@@ -104,11 +108,11 @@ def test_the_pace_says_how_long_the_run_will_take(trainer, seconds, line):
     assert pace_line(trainer, seconds) == line
 
 
-def printed_lines(monkeypatch, capsys, times):
+def printed_lines(monkeypatch, capsys, times, device="cpu"):
     """(time, line) of a run of one micro-batch at each of the times; two make a step."""
     clock = [0.0]
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    trainer = make_trainer(0, 1000)
+    trainer = make_trainer(0, 1000, device=device)
     args, state = trainer.args, trainer.state
     printer, printed = LogPrinter(trainer), []
     printer.on_train_begin(args, state, None)
@@ -142,6 +146,12 @@ def test_a_long_micro_batch_is_enough_to_say_the_pace(monkeypatch, capsys):
     ((seconds, line),) = printed_lines(monkeypatch, capsys, [9.0, 18.0])
     assert seconds == 9.0
     assert line.startswith("step     0/1,000  a step takes 18 s: 1,000 steps take about 5.0 h")
+
+
+def test_a_gpu_is_timed_after_its_first_micro_batch_which_compiles(monkeypatch, capsys):
+    ((seconds, line),) = printed_lines(monkeypatch, capsys, [19.0, 19.1], device="cuda")
+    assert seconds == 19.1
+    assert line.startswith("step     1/1,000  a step takes 0.2 s: 1,000 steps take about 3 min")
 
 
 def test_other_processes_print_nothing(monkeypatch, capsys):

@@ -1,20 +1,16 @@
 """Hours of a run over its resumes, and the energy and CO2 that are estimated from them."""
 
 import json
-import runpy
 import shutil
 import time
-from pathlib import Path
 
+import english_runs
 import pytest
 
 from bert_recipes.checkpointing import write_manifest
 from bert_recipes.errors import InputError
 from bert_recipes.run_folder import MANIFEST_FILE
 from bert_recipes.training.emissions import EnergySettings, RunTime, cost_facts
-
-
-ENGLISH = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "english_runs.py"))
 
 
 @pytest.mark.parametrize(
@@ -86,12 +82,12 @@ def test_hours_from_a_checkpoint_without_them_are_not_whole(run_for):
 @pytest.mark.slow
 def test_a_resumed_run_of_two_phases_has_the_hours_and_energy_of_all(tmp_path):
     (tmp_path / "english").mkdir()
-    store = ENGLISH["make_store"](tmp_path / "english")
+    store = english_runs.make_store(tmp_path / "english")
     flags = ("--phase2_steps", 2, "--phase2_max_seq_length", 48)
     # One kilowatt-hour a second.
     flags += ("--power_watts", 3_600_000, "--carbon_intensity", 1000)
     start = time.perf_counter()
-    run = ENGLISH["pretrain"](
+    run = english_runs.pretrain(
         store, tmp_path / "run", *flags, "--save_strategy", "steps", "--save_steps", 1
     )
     results = json.loads((run / "all_results.json").read_text())
@@ -110,7 +106,7 @@ def test_a_resumed_run_of_two_phases_has_the_hours_and_energy_of_all(tmp_path):
     shutil.copy(run / "run.yaml", resumed)
     shutil.copytree(checkpoint, resumed / checkpoint.name)
     flags += ("--save_strategy", "steps", "--save_steps", 1, "--save_total_limit", 1)
-    ENGLISH["pretrain"](store, resumed, *flags)
+    english_runs.pretrain(store, resumed, *flags)
     assert not (resumed / checkpoint.name).exists()
     results = json.loads((resumed / "all_results.json").read_text())
     assert results["resumed_at_step"] == 1

@@ -240,6 +240,10 @@ def test_a_fraction_that_changes_has_room_for_its_highest(tokenizer, caplog):
     assert make_collator(settings, tokenizer, 3).max_predictions_per_seq == 20
     message = "is 20: no more are predicted, though mlm_probability 0.3 of 128 tokens is 38"
     assert message in caplog.text
+    caplog.clear()
+    settings = DataArguments(store="store", max_predictions_per_seq=20, mlm_probability=0.4)
+    make_collator(settings, tokenizer, 3)
+    assert "mlm_probability 0.4 of 128 tokens is 51; raise it" in caplog.text
 
 
 @pytest.mark.parametrize("selection", ["spans", "fairseq", "causal"])
@@ -278,11 +282,24 @@ def test_tokens_of_instances_are_counted_as_they_were_before_masking_in_a_sample
     expected = np.zeros(NUM_PIECES, dtype=np.int64)
     expected[[2, 6, 7, 9]], expected[3] = 4, 8
     assert counts.tolist() == expected.tolist()
-    monkeypatch.setattr(pretraining, "MAX_COUNTED_INSTANCES", 3)
+    monkeypatch.setattr(pretraining, "MAX_COUNTED_INPUTS", 3)
     with caplog.at_level(logging.INFO):
         counts = load_data(instance_arguments(tmp_path), 1).unigram_counts
     assert counts.sum() == 3 * 6
-    assert "counted in 3 of 4 instances" in caplog.text
+    assert "counted in 3 of 4 inputs" in caplog.text
+
+
+@pytest.mark.parametrize(("selection", "has_first"), [("fairseq", True), ("causal", False)])
+def test_special_tokens_are_counted_where_they_are_predicted(small_store, selection, has_first):
+    """The baseline of word frequencies would otherwise give them nearly no probability."""
+    settings = {"store": str(small_store), "max_seq_length": 32, "pair_label": "none"}
+    data = load_data(DataArguments(**settings, selection=selection), 1)
+    tokenizer = data.tokenizer
+    num_pairs = len(data.train)
+    assert data.unigram_counts[tokenizer.sep_token_id] == 2 * num_pairs
+    assert data.unigram_counts[tokenizer.cls_token_id] == (num_pairs if has_first else 0)
+    text_counts = load_data(DataArguments(**settings), 1).unigram_counts
+    assert text_counts[tokenizer.sep_token_id] == 0
 
 
 def test_instance_files_are_told_from_each_other_by_what_they_hold(tmp_path, tokenizer):

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 from torch.utils.data import Dataset
 
+from bert_recipes.data import formats, pairs
 from bert_recipes.data.formats import INPUT_FORMATS, NO_LABEL, PAIR_LABELS, InputFormat
 from bert_recipes.data.processes import follow_parent
 from bert_recipes.data.store import Split, Store
@@ -21,8 +22,10 @@ from bert_recipes.files import atomic_write, build_once, hash_of, remove_cached,
 
 logger = logging.getLogger(__name__)
 
-# Part of the cache's file names: raise it whenever the table or the draws change.
+# Part of the cache's file names: raise it whenever the table changes.
 FORMAT_VERSION = 1
+# What draws the inputs: with another text of these modules, tables of before are not found.
+DRAWING_MODULES = (formats, pairs)
 # A position and a row's length are kept in two bytes; BERT has 512 positions.
 MAX_SEQ_LENGTH_RANGE = (8, 65_535)
 # Tables in memory: a run is in one epoch, or between two.
@@ -139,9 +142,9 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             "store": self.store_fingerprint,
             "split": split.name,
             "counts": [int(split.num_documents), int(split.num_sentences), int(split.num_tokens)],
+            "rules": [hash_of(Path(str(module.__file__))) for module in DRAWING_MODULES],
         }
-        # "next" and "none" have the same segment pairs and share a table, which is named as it was
-        # before there were other formats: older caches are found.
+        # "next" and "none" have the same segment pairs and share a table.
         if self.input_format != "segment_pair" or self.pair_label == "order":
             identity["input_format"] = self.input_format
             identity["pair_label"] = self.pair_label

@@ -88,6 +88,8 @@ IGNORE_INDEX = -100
 SELECTIONS = ("count", "bernoulli", "fairseq", "ngrams", "spans", "causal", "none")
 # Those whose fraction of predicted tokens may change during a run.
 VARIABLE_SELECTIONS = ("count", "bernoulli", "ngrams")
+# Those that predict special tokens too.
+SPECIAL_SELECTIONS = ("fairseq", "causal")
 # ALBERT's runs have at most this many words (--ngram).
 MOST_NGRAM_WORDS = 3
 # SpanBERT's spans: words of one, at least and at most, and the parameter of the geometric

@@ -1,8 +1,8 @@
 """Split a paragraph into its sentences by rules, and recognize passages of running text.
 
-The rules need no model and no language setting. What they cannot know without one: German and
-Scandinavian ordinals ("am 3. Oktober") are split, and a name after a full stop that closes an
-unlisted abbreviation starts a new sentence.
+The rules need no model and no language setting. What they cannot know without one: German ordinals
+before other words than months and centuries ("der 1. FC") are split, and a name after a full stop
+that closes an unlisted abbreviation starts a new sentence.
 """
 
 import re
@@ -21,21 +21,31 @@ NEVER_LAST = _words(
     mr mrs ms messrs mme mmes mlle mssrs dr drs prof profs rev revd hon pres gov sen rep ste mt
     ft gen col lt maj capt cpt cmdr comdr adm sgt cpl pvt pte brig insp supt det fr msgr esqs viz vs
     cf approx ca circa incl esp resp ed eds trans repr hr frl bzw bspw vgl evtl ggf inkl sra srta
-    dra dna vda lic ing arq mgr ald atty amb bp e.g i.e z.b d.h u.a p.ex p.ej
+    dra dna vda lic ing arq mgr ald atty amb bp e.g i.e z.b d.h u.a p.ex p.ej mrd mio tsd sog ehem
+    geb
     \u0921\u0949 \u092a\u094d\u0930\u094b \u092a\u0902 \u0936\u094d\u0930\u0940
     """
 )
 
-# Those of them that are words where they begin small: Danish and Norwegian "it", Turkish "you".
-_ONLY_CAPITALIZED = _words("det sen")
+# Those of them that are words where they begin small: Danish and Norwegian "it", Turkish "you",
+# Italian "my".
+_ONLY_CAPITALIZED = _words("det sen mio")
+
+# German ordinals stand before these: "am 3. Oktober", "im 19. Jahrhundert".
+AFTER_ORDINALS = _words(
+    """
+    januar j\u00e4nner februar m\u00e4rz mai juni juli oktober dezember april august september
+    november jahrhundert jahrhunderts weltkrieg weltkriegs
+    """
+)
 
 # A number follows: "No. 5", "Fig. 2", "Vol. IV". Without one the word is a word, or ends its
 # sentence.
 BEFORE_NUMBERS = _words(
     """
     no nos nr num fig figs sec sect vol vols ch chap chaps p pp pg art arts eq eqs op bk par para pt
-    pts ver vs tab app cap lib fol ex col cols line lines nn n\u00ba n\u00b0 jan feb mar apr jun jul
-    aug sep sept oct nov dec
+    pts ver vs tab app cap lib fol ex col cols line lines abs nn n\u00ba n\u00b0 jan feb mar apr jun
+    jul aug sep sept oct nov dec
     """
 )
 
@@ -215,6 +225,9 @@ def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
         return not _is_word_of_one_letter(word, words[-2])
     if word.isdigit() or _ROMAN.fullmatch(word):
         # An enumeration ("1. Apples") has nothing before its number.
+        is_ordinal = _next_word(text, end).lower() in AFTER_ORDINALS
+        if is_ordinal and word.isdigit() and len(word) <= 2:
+            return True
         begins_sentence = _begins_sentence(text, begin, stop - len(word))
         return begins_sentence and len(word) <= _LONGEST_ENUMERATOR
     return _is_abbreviation(word, text, end)

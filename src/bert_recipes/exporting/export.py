@@ -26,7 +26,7 @@ from bert_recipes.exporting.onnx import (
     quantize,
     size_of,
 )
-from bert_recipes.files import atomic_dir, strict, write_json
+from bert_recipes.files import atomic_dir, replace_nonfinite, write_json
 from bert_recipes.finetuning.arguments import (
     FineTuningArguments,
     ScoringArguments,
@@ -39,7 +39,7 @@ from bert_recipes.finetuning.run import prepare_run
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.models.sizes import inputs_of, num_positions
 from bert_recipes.run_folder import TASK_FILE
-from bert_recipes.tasks.task import with_prefix
+from bert_recipes.tasks.task import figure_names, with_prefix
 from bert_recipes.tokenization.loading import check_vocabulary
 
 
@@ -90,7 +90,7 @@ def export_checkpoint(args: ExportArguments) -> dict[str, Any]:
         model.config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         shutil.copyfile(Path(__file__).parent / EXAMPLE_FILE, folder / EXAMPLE_FILE)
-        write_json(folder / REPORT_FILE, strict(report))
+        write_json(folder / REPORT_FILE, replace_nonfinite(report))
     return report
 
 
@@ -207,7 +207,7 @@ def open_task(args: ExportArguments, work_dir: str) -> FineTuningTrainer:
 
 
 def compare_scores(trainer: FineTuningTrainer, exported: nn.Module) -> dict[str, Any]:
-    """Return the metrics of the checkpoint and of the exported model, and what it loses."""
+    """Return the metrics of the checkpoint and of the exported model, and what is lost."""
     before, examples = score_model(trainer)
     trainer.model = exported
     after, _ = score_model(trainer)
@@ -215,20 +215,24 @@ def compare_scores(trainer: FineTuningTrainer, exported: nn.Module) -> dict[str,
         "examples": examples,
         "checkpoint": before,
         "exported": after,
-        "loss": {name: before[name] - after[name] for name in before},
+        # A type of entities that neither has nor finds has no score.
+        "lost": {name: before[name] - after[name] for name in before if name in after},
     }
 
 
 def score_model(trainer: FineTuningTrainer) -> tuple[dict[str, float], dict[str, int]]:
     """Return metrics of the model on the validation splits, and the number of rows of each."""
+    task = trainer.kind.task
     scores = {}
     examples = {}
     for prefix, encoded in trainer.eval_splits.items():
         predictions = trainer.predict_split(encoded)
-        metrics = trainer.kind.score(encoded.split.examples, predictions)
-        for name, value in metrics.items():
-            scores[with_prefix(prefix, name)] = float(value)
-            examples[with_prefix(prefix, name)] = len(encoded.split.examples)
+        values = trainer.kind.score(encoded.split.examples, predictions)
+        # The values hold counts and thresholds too, which no model can lose.
+        for name in figure_names(task.metrics, [encoded.split.name], task.labels):
+            if name in values:
+                scores[with_prefix(prefix, name)] = float(values[name])
+                examples[with_prefix(prefix, name)] = len(encoded.split.examples)
     return scores, examples
 
 
@@ -242,9 +246,10 @@ def summarize(report: Mapping[str, Any]) -> str:
     if scores is None:
         return f"{lines[0]}; its score was not measured: give --data_dir DATA, or --task NAME"
 
-    for name, value in scores["exported"].items():
+    for name, lost in scores["lost"].items():
         lines.append(
-            f"{name} {value:.4f}, the checkpoint's {scores['checkpoint'][name]:.4f}: "
-            f"{scores['loss'][name]:.4f} lost, on {scores['examples'][name]:,} validation rows"
+            f"{name} {scores['exported'][name]:.4f}, the checkpoint's "
+            f"{scores['checkpoint'][name]:.4f}: {lost:.4f} lost, on "
+            f"{scores['examples'][name]:,} validation rows"
         )
     return "\n".join(lines)

@@ -183,7 +183,9 @@ def open_scorer(args: LikelihoodArguments) -> SentenceScorer:
     tokenizer = open_tokenizer(name)
 
     with opening(name):
-        config = AutoConfig.from_pretrained(name, local_files_only=cached_only)
+        config = AutoConfig.from_pretrained(
+            name, local_files_only=cached_only, trust_remote_code=False
+        )
     if config.model_type in {kind.config_class.model_type for kind in MEMBERS.values()}:
         with opening(name):
             model, new_weights = open_checkpoint(name, cached_only=cached_only)

@@ -17,7 +17,7 @@ from bert_recipes.config import field_types, read_text, warn_in_main_process
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.order import STRATEGIES
 from bert_recipes.models.sizes import num_positions
-from bert_recipes.rows import format_suffix
+from bert_recipes.rows import COMPRESSION_SUFFIXES, format_suffix
 from bert_recipes.run_folder import CONFIG_FILE, MODEL_CONFIG_FILE, RUN_ID_FILE, TASK_FILE
 from bert_recipes.settings import changeable, check_limits, option, required
 from bert_recipes.tasks.catalogue import get_task
@@ -312,7 +312,10 @@ def read_trained_settings(name: str) -> Mapping[str, Any]:
     for item in fields(InputArguments):
         text = texts.get(key_in_last_phase(texts, item.name))
         if text is not None:
-            values[item.name] = read_text(hints[item.name], text)
+            try:
+                values[item.name] = read_text(hints[item.name], text)
+            except (TypeError, ValueError) as error:
+                raise InputError(f"{file}: {item.name}: {error}") from error
     return values
 
 
@@ -320,7 +323,9 @@ def read_model_config(name: str) -> PretrainedConfig:
     """Read the config.json of a checkpoint, a folder or on the Hub."""
     cached_only = check_checkpoint(name)
     with opening(name):
-        return AutoConfig.from_pretrained(name, local_files_only=cached_only)
+        return AutoConfig.from_pretrained(
+            name, local_files_only=cached_only, trust_remote_code=False
+        )
 
 
 def architecture(config: PretrainedConfig) -> str:
@@ -394,6 +399,8 @@ class PredictionArguments:
         output = Path(self.output_file)
         if format_suffix(output) in (".csv", ".tsv", ".parquet", ".xlsx", ".conll"):
             raise InputError(f"output_file {output}: predictions are JSON Lines; name it .jsonl")
+        if output.suffix in COMPRESSION_SUFFIXES:
+            raise InputError(f"output_file {output}: it is written as plain text; name it .jsonl")
         # The tags of words are also written as columns, beside the output.
         for written in (output, output.with_suffix(".conll")):
             if written.resolve() == Path(self.input_file).resolve():

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,12 @@ from transformers import PretrainedConfig, PreTrainedModel, set_seed
 
 from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.arguments import TaskArguments, architecture, read_model_config
+from bert_recipes.finetuning.arguments import (
+    TaskArguments,
+    architecture,
+    read_model_config,
+    read_trained_settings,
+)
 from bert_recipes.hub_access import has_safetensors
 from bert_recipes.models.sizes import check_layers, num_positions
 from bert_recipes.tasks.task import CLASSIFICATION_KINDS, Task
@@ -70,6 +76,7 @@ def open_model(
     config = read_model_config(name)
     check_vocabulary(name, getattr(config, "vocab_size", 0), tokenizer)
     _check_length(config, settings.max_seq_length)
+    _warn_of_untrained_positions(name, config, settings.max_seq_length)
 
     why_new = _why_new_head(config, task)
     if needs_head and why_new is not None:
@@ -110,6 +117,21 @@ def _check_length(config: PretrainedConfig, length: int) -> None:
         raise InputError(
             f"max_seq_length is {length}, the model has {max_length} positions; lower "
             "--max_seq_length"
+        )
+
+
+def _warn_of_untrained_positions(name: str, config: PretrainedConfig, length: int) -> None:
+    """Warn where inputs are longer than those that a pre-trained model of ours has seen."""
+    if not Path(name).is_dir() or not architecture(config).endswith(_PRETRAINED):
+        return
+    trained_length = read_trained_settings(name).get("max_seq_length", length)
+    if length > trained_length:
+        logger.warning(
+            "%s was pre-trained on inputs of at most %d tokens: its later positions were never "
+            "trained, and max_seq_length is %d",
+            name,
+            trained_length,
+            length,
         )
 
 
@@ -206,6 +228,7 @@ def _from_pretrained(
             dtype=torch.float32,
             local_files_only=cached_only,
             ignore_mismatched_sizes=True,
+            trust_remote_code=False,
             **options,
         )
     check_layers(name, model.config, info["unexpected_keys"])
@@ -334,7 +357,7 @@ def _set_labels(name: str, config: PretrainedConfig, task: Task, *, is_new: bool
         names = _labels_in_order(label_names(config), task)
         if names is None and not is_new:
             message = "%s does not name its labels; they are taken for %s, in this order"
-            logger.info(message, name, ", ".join(task.labels))
+            logger.warning(message, name, ", ".join(task.labels))
         if names is None or is_new:
             names = list(task.labels)
         config.id2label = dict(enumerate(names))

@@ -33,6 +33,7 @@ from bert_recipes.finetuning.run import make_kind
 from bert_recipes.finetuning.token_classification import list_spans, write_columns
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.rows import (
+    TABLE_SUFFIXES,
     NumberedRow,
     NumberedRows,
     Rows,
@@ -42,12 +43,12 @@ from bert_recipes.rows import (
     read_lines,
 )
 from bert_recipes.run_folder import TASK_FILE
-from bert_recipes.tags import are_entities
+from bert_recipes.tags import are_entities, odd_tags
 from bert_recipes.tasks.conll import LINES, has_columns
 from bert_recipes.tasks.examples import Split
 from bert_recipes.tasks.reading import is_id, read_examples, read_id
 from bert_recipes.tasks.sources import open_file
-from bert_recipes.tasks.tagging import join_words
+from bert_recipes.tasks.tagging import are_words_in_rows, join_words
 from bert_recipes.tasks.task import CLASSIFICATION_KINDS, DOCUMENT, Task
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
@@ -82,16 +83,19 @@ def read_chunks(
     is_tagging = task.kind == "token_classification"
     is_text = format_suffix(path) == ".txt"
     if is_text and not (is_tagging and has_columns(path, task)):
-        rows = Rows(str(path), "line", _text_rows(path, [*task.text_columns, *task.choice_columns]))
+        columns_of_line = [*task.text_columns, *task.choice_columns]
+        rows = Rows(str(path), "line", _text_rows(path, columns_of_line), are_texts=True)
     else:
-        # A table of words may have blank lines between its sentences.
         unlabelled = replace(task, label_column="")
-        rows = open_file(unlabelled, path, are_inputs=not is_tagging)
+        # A table of words may have blank lines between its sentences.
+        may_have_word_rows = is_tagging and format_suffix(path) in TABLE_SUFFIXES
+        has_word_rows = may_have_word_rows and are_words_in_rows(task, open_file(unlabelled, path))
+        rows = open_file(unlabelled, path, are_inputs=not has_word_rows)
         if format_suffix(path) in (".json", ".jsonl"):
             columns: dict[str, None] = {}
             for _, row in rows.rows:
                 columns.update(dict.fromkeys(row))
-            again = open_file(unlabelled, path, are_inputs=not is_tagging)
+            again = open_file(unlabelled, path, are_inputs=not has_word_rows)
             rows = replace(again, rows=_fill_columns(again.rows, columns))
         if is_tagging:
             rows = Rows(rows.source, rows.unit, join_words(task, rows, is_test=True))
@@ -167,7 +171,7 @@ def _read_inputs(
         label_columns=(),
         sentence_column=None,
     )
-    table = Rows(rows.source, rows.unit, numbered_rows)
+    table = replace(rows, rows=numbered_rows)
     examples = read_examples(unlabelled, INPUT, table).examples
     return Split(
         name=INPUT,
@@ -274,7 +278,9 @@ class Predictor:
         Where texts were cut into words to find entities in them, `spans` are these in characters
         (`list_spans`).
         """
-        has_entities = self.task.kind == "token_classification" and are_entities(self.task.labels)
+        labels = self.task.labels
+        is_tagging = self.task.kind == "token_classification"
+        has_entities = is_tagging and are_entities(labels) and not odd_tags(labels)
         examples: Sequence[Any] = chunk.split.examples
         for idx, example, prediction in zip(chunk.ids, examples, predictions, strict=True):
             line = prediction.as_line(idx)

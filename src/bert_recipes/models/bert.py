@@ -28,7 +28,7 @@ from bert_recipes.models.bert_model import BertModel, OriginalInitialization, sa
 from bert_recipes.models.kernels.plain import Kernels
 from bert_recipes.models.packed_encoder import Encoded
 from bert_recipes.models.packed_support import is_plain
-from bert_recipes.models.padding_free import IGNORE_INDEX, RowPlan, padded_layout, round_up
+from bert_recipes.models.padding_free import IGNORE_INDEX, Packing, padded_layout, round_up
 from bert_recipes.models.sampled_softmax import SampledSoftmax
 from bert_recipes.models.sizes import reads_left_to_right
 from bert_recipes.models.vocabulary_loss import vocabulary_divergence, vocabulary_loss
@@ -48,8 +48,8 @@ class BertForPreTrainingOutput(ModelOutput):
     # given
     mlm_loss: torch.Tensor | None = None
     nsp_loss: torch.Tensor | None = None  # float (), next-sentence cross-entropy, nats per pair
-    # float (B, S, V) in evaluation and without labels; (M, V) for the predicted tokens in row order
-    # in training with `labels` (None with kernels, which never hold them, and with `packing`).
+    # float (B, S, V) in evaluation and without labels; in training with `labels` (M, V) for the
+    # predicted tokens in row order, or None where kernels compute the loss, which never hold them.
     # `return_full_logits` chooses.
     prediction_logits: torch.Tensor | None = None
     seq_relationship_logits: torch.Tensor | None = None  # float (B, 2), class 0 = next, 1 = random
@@ -90,10 +90,10 @@ class PreTrainingModel(OriginalInitialization):
         type(config).keys_to_ignore_at_inference = ["past_key_values", "mlm_loss", "nsp_loss"]
         _fuse_tanh_gelu(self)
         self.post_init()
-        self.hide_positions()
+        self.disable_positions()
 
-    def hide_positions(self) -> None:
-        """Make position embeddings zeros that never learn, for sets (`config.positions` "none")."""
+    def disable_positions(self) -> None:
+        """Set position embeddings to zeros that never learn, where `config.positions` is "none"."""
         if getattr(self.config, "positions", None) == "none":
             weight: Any = self.base_model.embeddings.position_embeddings.weight
             weight.requires_grad_(False)
@@ -145,7 +145,7 @@ class PreTrainingModel(OriginalInitialization):
         next_sentence_label: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         num_pairs_in_batch: torch.Tensor | int | None = None,
-        packing: RowPlan | None = None,
+        packing: Packing | None = None,
         return_full_logits: bool | None = None,
         distiller: Callable[[Any, torch.Tensor], torch.Tensor] | None = None,
         **kwargs: Any,
@@ -183,14 +183,16 @@ class PreTrainingModel(OriginalInitialization):
             "inputs_embeds": inputs_embeds,
             **kwargs,
         }
-        if return_full_logits is None:
+        if labels is None:
+            return_full_logits = True
+        elif return_full_logits is None:
             return_full_logits = not self.training
-        returns_all = return_full_logits or labels is None
-        # From left to right all tokens are predicted, and a distiller reads all rows.
+        # The last layer is computed for the rows that heads read. All are read where the caller
+        # wants all logits, by a model that predicts from left to right, and by a distiller.
         is_causal = reads_left_to_right(self.config)
-        heads_read_all_rows = returns_all or is_causal or distiller is not None
-        encoded = self._encode(inputs, packing, None if heads_read_all_rows else labels)
-        full_logits, pair_logits = self._logits(encoded, returns_all)
+        reads_all_rows = return_full_logits or is_causal or distiller is not None
+        encoded = self._encode(inputs, packing, None if reads_all_rows else labels)
+        full_logits, pair_logits = self._logits(encoded, return_full_logits)
 
         mlm_loss = nsp_loss = targets = None
         prediction_logits = full_logits
@@ -199,7 +201,7 @@ class PreTrainingModel(OriginalInitialization):
             mlm_loss, predicted_logits = self._token_loss(
                 encoded, full_logits, predicted, targets, num_items_in_batch
             )
-            if not returns_all:
+            if not return_full_logits:
                 prediction_logits = predicted_logits
         if self.has_pair_head and next_sentence_label is not None and pair_logits is not None:
             nsp_loss = _pair_loss(
@@ -225,7 +227,7 @@ class PreTrainingModel(OriginalInitialization):
     def _encode(
         self,
         inputs: Mapping[str, Any],
-        packing: RowPlan | None = None,
+        packing: Packing | None = None,
         head_labels: torch.Tensor | None = None,
     ) -> Encoded:
         """Return the last hidden states of the real tokens, or of all positions by stock's layers.
@@ -345,9 +347,11 @@ class PreTrainingModel(OriginalInitialization):
         hidden = _to_autocast_type(self._transform(rows))
         decoder: Any = self.get_output_embeddings()
         is_tied = decoder.weight is self.get_input_embeddings().weight
-        shared = encoded.shared if is_tied else None
+        tied_gradient = encoded.tied_gradient if is_tied else None
         kernels = self._loss_kernels(encoded)
-        return loss_function(hidden, decoder.weight, decoder.bias, targets, count, kernels, shared)
+        return loss_function(
+            hidden, decoder.weight, decoder.bias, targets, count, kernels, tied_gradient
+        )
 
     def _loss_kernels(self, encoded: Encoded) -> Kernels | None:
         """Return the kernels for a masked-LM loss without its logits; None where they are held.
@@ -378,7 +382,7 @@ class PreTrainingModel(OriginalInitialization):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
-        packing: RowPlan | None = None,
+        packing: Packing | None = None,
     ) -> torch.Tensor:
         """Return the last hidden states of the real tokens, (N, H), row after row."""
         inputs = {
@@ -483,7 +487,7 @@ def mean_cross_entropy(
     """
     total = F.cross_entropy(logits.float(), targets, reduction="sum")
     if count is None:
-        count = (targets >= 0).sum().clamp(min=1)
+        count = (targets != IGNORE_INDEX).sum().clamp(min=1)
     return total / count
 
 
@@ -501,15 +505,15 @@ def _pair_loss(
     """
     loss = mean_cross_entropy(logits, labels.view(-1), num_pairs)
     if num_pairs is None and num_predicted is not None and targets is not None:
-        return loss * ((targets >= 0).sum() / num_predicted)
+        return loss * (len(targets) / num_predicted)
     return loss
 
 
 def _fuse_tanh_gelu(model: nn.Module) -> None:
     """Compute "gelu_new" in one pass instead of the eight in which transformers spells it out."""
     for module in model.modules():
-        for name in ("intermediate_act_fn", "transform_act_fn", "activation"):
-            if isinstance(getattr(module, name, None), NewGELUActivation):
+        for name, child in module.named_children():
+            if isinstance(child, NewGELUActivation):
                 setattr(module, name, nn.GELU(approximate="tanh"))
 
 

@@ -30,7 +30,7 @@ from bert_recipes.models.packed_attention import (
 )
 from bert_recipes.models.packed_encoder import Encoded, encode_packed
 from bert_recipes.models.packed_support import why_not_call, why_not_model
-from bert_recipes.models.padding_free import PackedLayout, RowPlan
+from bert_recipes.models.padding_free import PackedLayout, Packing
 from bert_recipes.models.sizes import reads_left_to_right
 
 
@@ -156,7 +156,7 @@ class PackedModel(OriginalInitialization):
     def encode_rows(
         self,
         inputs: Mapping[str, Any],
-        packing: RowPlan | None = None,
+        packing: Packing | None = None,
         keep: Collection[int] = (),
         head_labels: torch.Tensor | None = None,
     ) -> Encoded | None:
@@ -175,10 +175,10 @@ class PackedModel(OriginalInitialization):
         if reason is not None:
             say_once("stock layers", reason)
             return None
-        arguments = self._with_known_types(inputs)
+        arguments = self._without_unused_token_types(inputs)
         return encode_packed(self, kernels, arguments, packing, keep, head_labels)
 
-    def _with_known_types(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def _without_unused_token_types(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments without token types where the model has one type, as RoBERTa."""
         arguments = dict(inputs)
         if getattr(self.config, "type_vocab_size", 1) < 2:
@@ -196,7 +196,7 @@ class PackedModel(OriginalInitialization):
             return None
         pooled_rows = layout.first_rows
         if reads_left_to_right(self.config) and layout.offsets is not None:
-            pooled_rows = layout.offsets.keys[1:].long() - 1
+            pooled_rows = layout.offsets.query_offsets[1:].long() - 1
         return pooler(rows[pooled_rows][:, None])
 
     @can_return_tuple
@@ -207,7 +207,7 @@ class PackedModel(OriginalInitialization):
         token_type_ids: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        packing: RowPlan | None = None,
+        packing: Packing | None = None,
         **kwargs: Any,
     ) -> Any:
         """Encode as stock does; on packed rows hidden states of pads are 0 unless `computes_pads`.
@@ -239,7 +239,7 @@ class PackedModel(OriginalInitialization):
 
     def _stock_outputs(self, inputs: Mapping[str, Any]) -> Any:
         """Return the outputs of stock's `forward`, pooled as `pool_rows` does."""
-        arguments = self._with_known_types(inputs)
+        arguments = self._without_unused_token_types(inputs)
         outputs = super().forward(**arguments, return_dict=True)
         is_causal = reads_left_to_right(self.config)
         if not is_causal or outputs.get("pooler_output") is None:
@@ -333,11 +333,11 @@ def enable_packed_layers(model: PreTrainedModel, fast_layers: str, args: Any = N
         base = ENCODERS[type(base)].from_stock(base)
     if not isinstance(base, PackedModel):
         return
-    # The softmax is over all positions, as in the original: pads get the hidden states that stock
-    # layers give them.
+    # Question answering: the softmax of a span runs over all positions, as in the original. So pads
+    # get the hidden states that stock layers give them.
     base.computes_pads = "ForQuestionAnswering" in type(model).__name__
     device = torch.device("cpu") if args is None else args.device
-    reason = None if device.type == "cpu" else _why_no_flash_attention(base, fast_layers, args)
+    reason = None if device.type == "cpu" else _why_not_packed_on_gpu(base, fast_layers, args)
     if reason is not None:
         base.use_fast_layers("off", loss=fast_layers)
         attention = base.config._attn_implementation
@@ -363,7 +363,7 @@ def _choose_kernels(base: Any, fast_layers: str, device: torch.device) -> str:
     return f"{compiler}, {choose_flash_kernel(has_dropout=dropout > 0, capability=capability)}"
 
 
-def _why_no_flash_attention(base: Any, fast_layers: str, args: Any) -> str | None:
+def _why_not_packed_on_gpu(base: Any, fast_layers: str, args: Any) -> str | None:
     """Return why a GPU computes padded rows with stock layers; None where it packs them."""
     if fast_layers == "off":
         return "fast_layers is off"

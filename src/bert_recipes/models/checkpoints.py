@@ -67,8 +67,10 @@ def open_checkpoint(
     )
     mismatched = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
     if mismatched:
-        raise InputError(f"{name}: {_first_of(mismatched)} not of the size that config.json says")
-    model.hide_positions()
+        raise InputError(
+            f"{name}: {_summarize_names(mismatched)} not of the size that config.json says"
+        )
+    model.disable_positions()  # the checkpoint's weights have replaced the zeros
     check_layers(name, model.config, info["unexpected_keys"])
     encoder_prefix = f"{model.base_model_prefix}."
     pooler_prefix = f"{encoder_prefix}pooler"
@@ -79,14 +81,14 @@ def open_checkpoint(
             missing.append(key)
     if missing:
         raise InputError(
-            f"{name}: no weights for {_first_of(missing)}; only the heads and the pooler may be "
-            "missing"
+            f"{name}: no weights for {_summarize_names(missing)}; only the heads and the pooler "
+            "may be missing"
         )
     return model, sorted(info["missing_keys"])
 
 
 def _member_class(name: str, cached_only: bool, member: str | None) -> Any:
-    """Return the class of a checkpoint; refuse one that is of no member, or of another one."""
+    """Return the class of a checkpoint; refuse one of another architecture."""
     try:
         config, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
         model_type = config.get("model_type", "bert")  # the oldest checkpoints do not name it
@@ -96,14 +98,14 @@ def _member_class(name: str, cached_only: bool, member: str | None) -> Any:
         return ElectraForMaskedLM  # a generator by itself; the member has both networks
     model_class: Any = MEMBERS.get(member or model_type)
     if model_class is None or model_class.config_class.model_type != model_type:
-        expected = member.partition("_")[0].upper() if member else "BERT"
+        expected = MEMBERS[member or "bert"].config_class.model_type.upper()
         raise InputError(
             f"{name} is no {expected}: the model_type in its config.json is {model_type!r}"
         )
     return model_class
 
 
-def _first_of(names: Sequence[str]) -> str:
+def _summarize_names(names: Sequence[str]) -> str:
     """Return the first name in the alphabet, and how many more there are."""
     first = min(names)
     return first if len(names) == 1 else f"{first} and {len(names) - 1} more"

@@ -63,7 +63,7 @@ class CompiledLayers:
     ) -> torch.Tensor:
         """Call `encode_layer`."""
         self._mark_number_of_rows(rows)
-        self._mark_sizes(offsets.rows, offsets.keys, offsets.key_rows, output_rows)
+        self._mark_sizes(offsets.query_offsets, offsets.key_offsets, offsets.key_rows, output_rows)
         return self._call(encode_layer)(rows, offsets, settings, weights, output_rows)
 
     def cross_entropy_(

@@ -30,7 +30,7 @@ from bert_recipes.models.bert import (
     mean_cross_entropy,
 )
 from bert_recipes.models.bert_model import ElectraModel
-from bert_recipes.models.padding_free import IGNORE_INDEX, RowPlan
+from bert_recipes.models.padding_free import IGNORE_INDEX, Packing
 from bert_recipes.models.sizes import HEAD_SIZE
 
 
@@ -133,7 +133,7 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         num_tokens_in_batch: torch.Tensor | int | None = None,
         draws: torch.Tensor | None = None,
         random_share: torch.Tensor | None = None,
-        packing: RowPlan | None = None,
+        packing: Packing | None = None,
         **kwargs: Any,
     ) -> Any:
         """Let the generator fill what is masked, and the discriminator find the tokens it changed.
@@ -152,15 +152,16 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
                 the vocabulary fills instead; None: 0.
             packing: The plan of this batch (`plan_rows`); without it a GPU waits for the places of
                 its tokens.
-            kwargs: What else stock's `forward` takes.
+            kwargs: What else stock's `forward` takes; both networks get it.
         """
         inputs = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "token_type_ids": token_type_ids,
+            **kwargs,
         }
         if labels is None or input_ids is None:
-            return transformers.ElectraForPreTraining.forward(self, **inputs, **kwargs)
+            return transformers.ElectraForPreTraining.forward(self, **inputs)
         generated = self.generator._encode(inputs, packing, labels)
         predicted, targets = generated.predictions(labels, packing)
         logits = self.generator.token_logits(generated.rows[predicted]).float()
@@ -169,14 +170,15 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
             if draws is None:
                 draws = torch.rand(labels.shape, device=labels.device)
             places = generated.layout.places_of(predicted)
-            words = sample_words(logits, draws.flatten()[places], random_share)
-            text = torch.where(labels == IGNORE_INDEX, input_ids, labels)
-            filled_text = text.flatten().index_copy(0, places, words).view_as(text)
+            sampled_ids = sample_tokens(logits, draws.flatten()[places], random_share)
+            original_ids = torch.where(labels == IGNORE_INDEX, input_ids, labels)
+            filled_ids = original_ids.flatten().index_copy(0, places, sampled_ids)
+            filled_ids = filled_ids.view_as(original_ids)
 
-        inputs["input_ids"] = filled_text
+        inputs["input_ids"] = filled_ids
         encoded = self._encode(inputs, packing)
         token_places = encoded.token_places(attention_mask)
-        replaced = (filled_text != text).flatten()[token_places]
+        replaced = (filled_ids != original_ids).flatten()[token_places]
         token_rows = encoded.token_rows(attention_mask)
         disc_logits = self.discriminator_predictions(token_rows).float()
         disc_losses = F.binary_cross_entropy_with_logits(
@@ -292,22 +294,24 @@ def _generator_config(config: Any) -> Any:
     return generator_config
 
 
-def sample_words(
+def sample_tokens(
     logits: torch.Tensor, draws: torch.Tensor, random_share: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return a word for each row of logits (M, V), int64 (M,).
+    """Sample a token from each row of logits (M, V), int64 (M,).
 
-    The words are distributed as by Gumbel noise, but a function of `draws`, float32 (M,) in [0, 1).
-    Draws below `random_share` give any word of the vocabulary.
+    The distribution is that of the original's Gumbel noise, but the sample is a function of
+    `draws`, float32 (M,) in [0, 1): the quantile of the softmax. Draws below `random_share` give
+    any token of the vocabulary.
     """
     vocab_size = logits.shape[-1]
-    heights = logits.softmax(-1).cumsum(-1)
-    levels = draws
+    cumulative = logits.softmax(-1).cumsum(-1)
+    quantiles = draws
     if random_share is not None:
-        levels = (draws - random_share) / (1 - random_share)
-    levels = levels[:, None] * heights[:, -1:]
-    words = torch.searchsorted(heights, levels, right=True)[:, 0]
+        quantiles = (draws - random_share) / (1 - random_share)
+    quantiles = quantiles[:, None] * cumulative[:, -1:]  # the last sum is not exactly 1
+    ids = torch.searchsorted(cumulative, quantiles, right=True)[:, 0]
     if random_share is not None:
-        random_words = (draws / random_share * vocab_size).nan_to_num(0, 0).long()
-        words = torch.where(draws < random_share, random_words, words)
-    return words.clamp(max=vocab_size - 1)
+        # A share of 0 divides by 0; nothing is drawn below it.
+        random_ids = (draws / random_share * vocab_size).nan_to_num(0, 0).long()
+        ids = torch.where(draws < random_share, random_ids, ids)
+    return ids.clamp(max=vocab_size - 1)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from bert_recipes.models.kernels.plain import Kernels
 from bert_recipes.models.padding_free import PackedLayout
 from bert_recipes.models.stock_layers import dropout_rate
-from bert_recipes.models.vocabulary_loss import SharedGradient, look_up
+from bert_recipes.models.vocabulary_loss import TiedGradient, tied_embedding
 
 
 # Number of the embeddings' dropout mask; they have a seed of their own.
@@ -72,7 +72,7 @@ def embed(
     dtype: torch.dtype,
     seed: int,
     kernels: Kernels,
-    shared: SharedGradient,
+    tied_gradient: TiedGradient,
 ) -> torch.Tensor:
     """Return the normalized sum of the embeddings after dropout, (T, E) in `dtype`.
 
@@ -83,10 +83,10 @@ def embed(
         dtype: The dtype of the result.
         seed: The seed of the dropout mask, 64 bits.
         kernels: The result of `load_kernels`, for a CPU.
-        shared: May bring the gradient of an output layer of the same weight.
+        tied_gradient: May bring the gradient of an output layer of the same weight.
     """
     word = embeddings.word_embeddings
-    words = look_up(word.weight, layout.pack(ids.input_ids), word.padding_idx, shared)
+    words = tied_embedding(word.weight, layout.pack(ids.input_ids), word.padding_idx, tied_gradient)
     with torch.autocast(words.device.type, enabled=False):
         rows = add_and_norm_embeddings(embeddings, layout, words, ids).to(dtype)
     dropout = dropout_rate(embeddings.dropout)

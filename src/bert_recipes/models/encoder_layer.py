@@ -300,7 +300,7 @@ def _attend(
         dropped = kernels.softmax_dropout_(
             scores,
             group.offsets,
-            group.keys,
+            group.num_keys,
             head_size**-0.5,
             seed,
             FIRST_ATTENTION_STREAM + number,
@@ -342,7 +342,7 @@ def _attend_backward(
             scores_grad,
             probabilities,
             group.offsets,
-            group.keys,
+            group.num_keys,
             heads.shape[-1] ** -0.5,
             seed,
             stream,

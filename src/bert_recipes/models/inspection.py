@@ -107,9 +107,12 @@ def fill_every_mask(
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Return the ids of what stands between two masks.
 
-    Byte-level pieces have the space before a word, so none stands before a mask.
+    Byte-level pieces have the space before a word, so none stands before a mask. A tokenizer of
+    another kind reads its own mask in the text, as `<mask>`: it is an unknown word here.
     """
-    return tokenizer(text.rstrip(" "), add_special_tokens=False, verbose=False)["input_ids"]
+    ids = tokenizer(text.rstrip(" "), add_special_tokens=False, verbose=False)["input_ids"]
+    mask_id = tokenizer.mask_token_id
+    return [tokenizer.unk_token_id if piece_id == mask_id else piece_id for piece_id in ids]
 
 
 def _fit_around(before: list[int], after: list[int], room: int) -> tuple[list[int], list[int]]:

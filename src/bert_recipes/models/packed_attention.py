@@ -55,8 +55,8 @@ def attend(
             query,
             key,
             value,
-            offsets.rows,
-            offsets.keys,
+            offsets.query_offsets,
+            offsets.key_offsets,
             offsets.max_length,
             offsets.max_length,
             dropout,
@@ -64,8 +64,8 @@ def attend(
             False,
         )
         return outputs[0]
-    sequences = _sequence_numbers(offsets.rows, len(query))
-    key_sequences = _sequence_numbers(offsets.keys, len(key))
+    sequences = _sequence_numbers(offsets.query_offsets, len(query))
+    key_sequences = _sequence_numbers(offsets.key_offsets, len(key))
     mask = sequences[:, None] == key_sequences
     if is_causal:
         mask = mask.tril()

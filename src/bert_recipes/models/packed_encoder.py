@@ -22,31 +22,32 @@ from bert_recipes.models.padding_free import (
     IGNORE_INDEX,
     ROW_STEP,
     PackedLayout,
-    RowPlan,
-    make_layout,
+    Packing,
+    grouped_layout,
+    offset_layout,
     plan_rows,
-    planned_layout,
     round_up,
 )
 from bert_recipes.models.stock_layers import StockLayer, dropout_rate, layers_of, projection_of
-from bert_recipes.models.vocabulary_loss import SharedGradient
+from bert_recipes.models.vocabulary_loss import TiedGradient
 
 
 # Where heads read more than this share of the rows, the last layer is computed for all.
-MOST_READ = 0.6
+MAX_READ_FRACTION = 0.6
 
 
 @dataclass(frozen=True)
 class Encoded:
     """Hold the last hidden states of the real tokens of a batch, and where they are."""
 
-    # (T, H), in bfloat16 under such an autocast. With `head_predictions` (K, H): each sequence's
-    # first token, then the predicted ones, and maybe a few more.
+    # (T, H), in the type of the products with a CPU's kernels, float32 with compiled layers. With
+    # `head_predictions` (K, H): each sequence's first token, then the predicted ones, and maybe a
+    # few more.
     rows: torch.Tensor
     layout: PackedLayout
-    # Where an output layer that shares the word embeddings' weight may leave its gradient; None if
+    # Where an output layer tied to the word embeddings may store its gradient; None if
     # they learn nothing.
-    shared: SharedGradient | None = None
+    tied_gradient: TiedGradient | None = None
     # Hidden states (T, H) of other layers that the caller asked for, by the number of the layer.
     hidden_states: dict[int, torch.Tensor] = field(default_factory=dict)
     # The output of the encoder called as a module: every position is then a row.
@@ -54,8 +55,8 @@ class Encoded:
     # What `predictions` returns, where the last layer was computed for the rows that heads read.
     head_predictions: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def restricted_to(self, head_rows: HeadRows) -> Encoded:
-        """Return the same where the last layer was computed for the rows that heads read."""
+    def with_head_rows(self, head_rows: HeadRows) -> Encoded:
+        """Return the same with the layout of the rows that heads read, which alone are there."""
         num_sequences = len(self.layout.first_rows)
         layout = replace(
             self.layout,
@@ -69,7 +70,7 @@ class Encoded:
 
         A GPU waits where the batch is not planned.
         """
-        if self.layout.is_planned:
+        if self.layout.keeps_batch_order:
             assert self.layout.places is not None
             return self.layout.places
         if attention_mask is None:
@@ -79,14 +80,14 @@ class Encoded:
     def token_rows(self, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """Return the rows of the real tokens, in the order of the padded batch."""
         assert self.head_predictions is None
-        if attention_mask is None or self.layout.is_planned:
+        if attention_mask is None or self.layout.keeps_batch_order:
             return self.rows[: self.layout.num_tokens]
         places = attention_mask.flatten().nonzero()[:, 0]
         row_numbers = self.layout.rows_of(places)
         return self.rows[row_numbers]
 
     def predictions(
-        self, labels: torch.Tensor, plan: RowPlan | None
+        self, labels: torch.Tensor, packing: Packing | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the numbers of the rows whose token is predicted and what it is, int64 (M,) each.
 
@@ -94,19 +95,19 @@ class Encoded:
 
         Args:
             labels: int64 (B, S), -100 where nothing is predicted.
-            plan: The plan of the batch.
+            packing: The plan of the batch.
         """
         if self.head_predictions is not None:
             return self.head_predictions
-        return find_predictions(self.layout, labels, plan)
+        return find_predictions(self.layout, labels, packing)
 
 
 def find_predictions(
-    layout: PackedLayout, labels: torch.Tensor, plan: RowPlan | None
+    layout: PackedLayout, labels: torch.Tensor, packing: Packing | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the numbers of the rows whose token is predicted and what it is, int64 (M,) each."""
-    if plan is not None and "predicted" in plan and layout.is_planned:
-        return plan["predicted"], plan["targets"]
+    if packing is not None and "predicted" in packing and layout.keeps_batch_order:
+        return packing["predicted"], packing["targets"]
     flat_labels = labels.flatten()
     places = (flat_labels != IGNORE_INDEX).nonzero()[:, 0]
     targets = flat_labels[places].long()
@@ -122,13 +123,13 @@ class HeadRows(NamedTuple):
 
 
 def find_head_rows(
-    layout: PackedLayout, labels: torch.Tensor, plan: RowPlan | None = None, row_step: int = 1
+    layout: PackedLayout, labels: torch.Tensor, packing: Packing | None = None, row_step: int = 1
 ) -> HeadRows | None:
     """Return the rows that heads read, K a multiple of `row_step`; None where these are many."""
-    predicted, targets = find_predictions(layout, labels, plan)
+    predicted, targets = find_predictions(layout, labels, packing)
     num_sequences = len(layout.first_rows)
     num_read = num_sequences + len(predicted)
-    if num_read > MOST_READ * layout.num_tokens:
+    if num_read > MAX_READ_FRACTION * layout.num_tokens:
         return None
     rows = torch.cat([layout.first_rows, predicted])
     rows = F.pad(rows, (0, round_up(num_read, row_step) - num_read))
@@ -140,7 +141,7 @@ def encode_packed(
     model: Any,
     kernels: Kernels | CompiledLayers,
     inputs: Mapping[str, Any],
-    plan: RowPlan | None = None,
+    packing: Packing | None = None,
     keep: Collection[int] = (),
     head_labels: torch.Tensor | None = None,
 ) -> Encoded:
@@ -152,7 +153,7 @@ def encode_packed(
         kernels: The result of `load_kernels`.
         inputs: input_ids int64 (B, S); attention_mask (B, S) of any type, 0 = pad, or None;
             token_type_ids and position_ids int64 (B, S), (1, S) or None.
-        plan: The result of `plan_rows`, for `CompiledLayers`; None: made here, for which a GPU
+        packing: The result of `plan_rows`, for `CompiledLayers`; None: made here, for which a GPU
             waits.
         keep: The hidden states that are wanted beside the last, 0 for the embeddings.
         head_labels: int64 (B, S), -100 where nothing is predicted. Where they are given, only the
@@ -176,16 +177,16 @@ def encode_packed(
 
     if not isinstance(kernels, CompiledLayers):
         return _encode_by_kernels(model, kernels, ids, attention_mask, keep, head_labels)
-    if plan is None:
-        plan = plan_rows(attention_mask)
-    return _encode_by_compiled_layers(model, kernels, ids, plan, keep, head_labels)
+    if packing is None:
+        packing = plan_rows(attention_mask)
+    return _encode_by_compiled_layers(model, kernels, ids, packing, keep, head_labels)
 
 
 def _encode_by_compiled_layers(
     model: Any,
     compiled_layers: CompiledLayers,
     ids: EmbeddingIds,
-    plan: RowPlan,
+    packing: Packing,
     keep: Collection[int],
     head_labels: torch.Tensor | None,
 ) -> Encoded:
@@ -195,12 +196,12 @@ def _encode_by_compiled_layers(
         model: As in `encode_packed`.
         compiled_layers: The operations, compiled or not.
         ids: The ids of the padded batch.
-        plan: The result of `plan_rows`.
+        packing: The result of `plan_rows`.
         keep: As in `encode_packed`.
         head_labels: As in `encode_packed`.
     """
     batch, size = ids.input_ids.shape
-    layout = planned_layout(plan, (batch, size), computes_pads=model.computes_pads)
+    layout = offset_layout(packing, (batch, size), computes_pads=model.computes_pads)
     offsets = layout.offsets
     assert offsets is not None
     dtype = products_type(model)
@@ -209,7 +210,7 @@ def _encode_by_compiled_layers(
     layers = list(layers_of(model))
     head_rows = None
     if head_labels is not None:
-        head_rows = find_head_rows(layout, head_labels, plan)
+        head_rows = find_head_rows(layout, head_labels, packing)
 
     # Each operation has a type of its own.
     with torch.autocast(ids.input_ids.device.type, enabled=False):
@@ -227,7 +228,7 @@ def _encode_by_compiled_layers(
 
         rows, hidden_states = _run_layers(layers, rows, encode, keep, head_rows)
     encoded = Encoded(rows=rows, layout=layout, hidden_states=hidden_states)
-    return encoded if head_rows is None else encoded.restricted_to(head_rows)
+    return encoded if head_rows is None else encoded.with_head_rows(head_rows)
 
 
 def _encode_by_kernels(
@@ -252,7 +253,7 @@ def _encode_by_kernels(
     dtype = products_type(model)
     projection = projection_of(model)
     layers = list(layers_of(model))
-    layout = make_layout(
+    layout = grouped_layout(
         attention_mask,
         heads=config.num_attention_heads,
         computes_pads=model.computes_pads,
@@ -262,8 +263,8 @@ def _encode_by_kernels(
     if head_labels is not None:
         head_rows = find_head_rows(layout, head_labels, row_step=ROW_STEP)
 
-    shared = SharedGradient()
-    rows = embed(model.embeddings, layout, ids, dtype, embeddings_seed, kernels, shared)
+    tied_gradient = TiedGradient()
+    rows = embed(model.embeddings, layout, ids, dtype, embeddings_seed, kernels, tied_gradient)
     if projection is not None:
         rows = projection(rows).to(dtype)
 
@@ -279,10 +280,10 @@ def _encode_by_kernels(
     encoded = Encoded(
         rows=rows,
         layout=layout,
-        shared=shared if words_learn and torch.is_grad_enabled() else None,
+        tied_gradient=tied_gradient if words_learn and torch.is_grad_enabled() else None,
         hidden_states=hidden_states,
     )
-    return encoded if head_rows is None else encoded.restricted_to(head_rows)
+    return encoded if head_rows is None else encoded.with_head_rows(head_rows)
 
 
 def _draw_seeds(model: Any, layers: Sequence[StockLayer]) -> list[int]:

@@ -115,10 +115,10 @@ def _why_not_modules(model: Any) -> str | None:
         if name and not name.startswith("pooler.") and not is_plain(module):
             return f"{name} is not as stock BERT has it (hooks, another type or forward)"
     for number, layer in enumerate(layers_of(model)):
-        attention_norm = layer.weight_modules[4]
-        output_norm = layer.weight_modules[7]
-        if attention_norm.eps != output_norm.eps or gelu_is_exact(layer.activation) is None:
-            return f"layer {number} has two epsilons or another activation"
+        if layer.attention_norm.eps != layer.output_norm.eps:
+            return f"the LayerNorms of layer {number} have two epsilons"
+        if gelu_is_exact(layer.activation) is None:
+            return f"layer {number} has another activation than GELU"
     return None
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NotRequired, TypedDict
 
 import torch
 from torch.nn import functional as F
@@ -20,7 +20,7 @@ from bert_recipes.errors import InputError
 IGNORE_INDEX = -100
 # A group has sequences of at least this share of its longest one: attention computes at most
 # (4/3)^2 times the scores that it needs.
-LIKE_LENGTH = 0.75
+MIN_LENGTH_FRACTION = 0.75
 # Another group takes as long as this number of attention scores (about half a millisecond a layer,
 # forward and backward).
 GROUP_COST = 250_000
@@ -33,8 +33,15 @@ LENGTH_STEP = 16
 # compiled again for another length.
 MAX_LENGTH_STEP = 128
 LABEL_OF_PAD = "a label stands where attention_mask is 0; labels of pads are -100"
-# The result of `plan_rows`.
-RowPlan = Mapping[str, torch.Tensor]
+
+
+class Packing(TypedDict):
+    """Hold the plan of a batch (`plan_rows`): its real tokens and its predicted tokens."""
+
+    places: torch.Tensor  # int64 (T,), the flat position in (B * S) of each real token
+    offsets: torch.Tensor  # int32 (B + 1,), the first row of each sequence, and T
+    predicted: NotRequired[torch.Tensor]  # int64 (M,), the rows whose token is predicted
+    targets: NotRequired[torch.Tensor]  # int64 (M,), what these tokens are
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class LengthGroup:
     start: int
     end: int
     offsets: torch.Tensor  # int64 (G + 1,), the first row of each sequence counted from `start`
-    keys: torch.Tensor  # int64 (G,), the number of first rows that each sequence attends to
+    num_keys: torch.Tensor  # int64 (G,), the number of first rows each sequence attends to
     length: int  # positions of the longest sequence, rounded up to a multiple of `LENGTH_STEP`
 
 
@@ -52,14 +59,14 @@ class LengthGroup:
 class RowOffsets:
     """Hold the first packed row of each sequence, for attention over offsets.
 
-    See `packed_attention.attend`.
+    They are what flash kernels call `cu_seqlens`. See `packed_attention.attend`.
     """
 
-    rows: torch.Tensor  # int32 (B + 1,), the first row of each sequence, and T
+    query_offsets: torch.Tensor  # int32 (B + 1,), the first row of each sequence, and T
     # int64 (K,), the rows that are attended to; None: all. Only question answering has pads among
     # its rows.
     key_rows: torch.Tensor | None
-    keys: torch.Tensor  # int32 (B + 1,), as `rows`, counted over the rows that are attended to
+    key_offsets: torch.Tensor  # int32 (B + 1,), the same among the rows that are attended to
     max_length: int  # rows of a sequence, at most
 
 
@@ -78,7 +85,7 @@ class PackedLayout:
     offsets: RowOffsets | None = None
 
     @property
-    def is_planned(self) -> bool:
+    def keeps_batch_order(self) -> bool:
         """Return whether the rows are the real tokens in the order of the padded batch."""
         return self.offsets is not None and self.places is not None
 
@@ -141,7 +148,7 @@ def padded_layout(
     )
 
 
-def make_layout(
+def grouped_layout(
     attention_mask: torch.Tensor, *, heads: int = 1, computes_pads: bool = False
 ) -> PackedLayout:
     """Return the layout of a batch for attention in groups of similar length.
@@ -161,14 +168,16 @@ def make_layout(
             start=0,
             end=batch * size,
             offsets=torch.arange(batch + 1, device=device) * size,
-            keys=lengths,
+            num_keys=lengths,
             length=size,
         )
         return padded_layout((batch, size), device, (group,))
 
     lengths, order = lengths.sort(descending=True, stable=True)
     sorted_places = is_token[order].flatten().nonzero()[:, 0]
-    places = order[sorted_places // size] * size + sorted_places % size
+    sequences = order[sorted_places // size]
+    positions = sorted_places % size
+    places = sequences * size + positions
     num_tokens = len(places)
     num_filling = round_up(num_tokens, ROW_STEP) - num_tokens
     filling = places[:1].expand(num_filling)
@@ -186,25 +195,24 @@ def make_layout(
 
 def _length_groups(lengths: torch.Tensor, heads: int) -> tuple[LengthGroup, ...]:
     """Return the groups of sequences with descending lengths, int64 (B,)."""
-    sizes = lengths.tolist()
     groups = []
     row = 0
-    for first, end in _cut_by_length(sizes, heads):
-        keys = lengths[first:end]
-        end_row = row + sum(sizes[first:end])
+    for first, end in _cut_by_length(lengths.tolist(), heads):
+        num_keys = lengths[first:end]
+        end_row = row + int(num_keys.sum())
         group = LengthGroup(
             start=row,
             end=end_row,
-            offsets=F.pad(keys.cumsum(0), (1, 0)),
-            keys=keys,
-            length=round_up(sizes[first], LENGTH_STEP),
+            offsets=F.pad(num_keys.cumsum(0), (1, 0)),
+            num_keys=num_keys,
+            length=round_up(int(num_keys[0]), LENGTH_STEP),
         )
         groups.append(group)
         row = end_row
     return tuple(groups)
 
 
-def _cut_by_length(sizes: list[int], heads: int) -> list[tuple[int, int]]:
+def _cut_by_length(lengths: list[int], heads: int) -> list[tuple[int, int]]:
     """Cut descending lengths into groups (start, end), longest first, where that costs less time.
 
     A group begins where a length is no longer like that of the group's longest sequence. From the
@@ -212,15 +220,15 @@ def _cut_by_length(sizes: list[int], heads: int) -> list[tuple[int, int]]:
     group does.
     """
     starts = [0]
-    for number, size in enumerate(sizes):
-        if size < LIKE_LENGTH * sizes[starts[-1]]:
+    for number, length in enumerate(lengths):
+        if length < MIN_LENGTH_FRACTION * lengths[starts[-1]]:
             starts.append(number)
 
     groups = []
-    end = len(sizes)
+    end = len(lengths)
     for start, longer_start in itertools.pairwise(reversed(starts)):
-        longest = sizes[longer_start]
-        num_wasted = sum(longest**2 - size**2 for size in sizes[start:end])
+        longest = lengths[longer_start]
+        num_wasted = sum(longest**2 - length**2 for length in lengths[start:end])
         if heads * num_wasted > GROUP_COST:
             groups.append((start, end))
             end = start
@@ -228,10 +236,8 @@ def _cut_by_length(sizes: list[int], heads: int) -> list[tuple[int, int]]:
     return groups[::-1]
 
 
-def plan_rows(
-    attention_mask: torch.Tensor, labels: torch.Tensor | None = None
-) -> dict[str, torch.Tensor]:
-    """Return the plan of one batch for attention over offsets.
+def plan_rows(attention_mask: torch.Tensor, labels: torch.Tensor | None = None) -> Packing:
+    """Return the plan of a batch for attention over offsets, with labels also what is predicted.
 
     Finding the tokens makes a GPU wait, so batches are planned on the CPU, by the process that
     collates them.
@@ -239,15 +245,10 @@ def plan_rows(
     Args:
         attention_mask: (B, S) of any type, 0 = pad.
         labels: int64 (B, S), -100 where nothing is predicted.
-
-    Returns:
-        "places" int64 (T,), the flat position in (B * S) of each real token; "offsets" int32 (B +
-        1,), the first row of each sequence, and T; with labels "predicted" int64 (M,), rows, and
-        "targets" int64 (M,)
     """
     is_token = attention_mask.flatten() != 0
     lengths = is_token.view(attention_mask.shape).sum(dim=1)
-    plan = {
+    packing: Packing = {
         "places": is_token.nonzero()[:, 0],
         "offsets": F.pad(lengths.cumsum(0), (1, 0)).int(),
     }
@@ -257,24 +258,24 @@ def plan_rows(
         if not bool(is_token[predicted_places].all()):
             raise InputError(LABEL_OF_PAD)
         row_of_place = is_token.cumsum(0) - 1
-        plan["predicted"] = row_of_place[predicted_places]
-        plan["targets"] = flat_labels[predicted_places]
-    return plan
+        packing["predicted"] = row_of_place[predicted_places]
+        packing["targets"] = flat_labels[predicted_places]
+    return packing
 
 
-def planned_layout(
-    plan: RowPlan, shape: tuple[int, int], *, computes_pads: bool = False
+def offset_layout(
+    packing: Packing, shape: tuple[int, int], *, computes_pads: bool = False
 ) -> PackedLayout:
     """Return the layout of a batch that `plan_rows` has planned; nothing waits for the device.
 
     Args:
-        plan: The result of `plan_rows`, on the model's device.
+        packing: The plan of the batch, on the model's device.
         shape: (B, S).
         computes_pads: Pads are rows too, to which no row attends.
     """
     batch, size = shape
-    places = plan["places"]
-    offsets = plan["offsets"]
+    places = packing["places"]
+    offsets = packing["offsets"]
     max_length = round_up(size, MAX_LENGTH_STEP)
     if computes_pads:
         first_rows = torch.arange(batch + 1, device=offsets.device) * size
@@ -284,7 +285,10 @@ def planned_layout(
             num_tokens=batch * size,
             first_rows=first_rows[:-1],
             offsets=RowOffsets(
-                rows=first_rows.int(), key_rows=places, keys=offsets, max_length=max_length
+                query_offsets=first_rows.int(),
+                key_rows=places,
+                key_offsets=offsets,
+                max_length=max_length,
             ),
         )
     return PackedLayout(
@@ -292,5 +296,10 @@ def planned_layout(
         places=places,
         num_tokens=len(places),
         first_rows=offsets[:-1].long(),
-        offsets=RowOffsets(rows=offsets, key_rows=None, keys=offsets, max_length=max_length),
+        offsets=RowOffsets(
+            query_offsets=offsets,
+            key_rows=None,
+            key_offsets=offsets,
+            max_length=max_length,
+        ),
     )

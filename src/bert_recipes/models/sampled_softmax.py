@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from bert_recipes.models.kernels.plain import Kernels
-from bert_recipes.models.vocabulary_loss import SharedGradient, SharedRows, vocabulary_loss
+from bert_recipes.models.vocabulary_loss import TiedGradient, TiedRows, vocabulary_loss
 
 
 # The frequent pieces are this share of the text: 4,000 of 30,522 in English books.
@@ -73,15 +73,15 @@ class SampledSoftmax:
         targets: torch.Tensor,
         count: float | torch.Tensor,
         kernels: Kernels,
-        shared: SharedGradient | None = None,
+        tied_gradient: TiedGradient | None = None,
     ) -> torch.Tensor:
         """Return the loss of tokens whose targets are frequent pieces, as `vocabulary_loss` does.
 
         Targets below 0 are ignored.
         """
-        # `vocabulary_loss` detaches a shared weight: its gradient goes through `shared`.
-        shared_rows = None if shared is None else SharedRows(shared, self.pieces)
+        # `vocabulary_loss` detaches a tied weight: its gradient goes through `tied_gradient`.
+        tied_rows = None if tied_gradient is None else TiedRows(tied_gradient, self.pieces)
         part_weight = weight.index_select(0, self.pieces)
         part_bias = bias.index_select(0, self.pieces) + self._logit_corrections
         places = torch.where(targets < 0, targets, self._places[targets.clamp(min=0)])
-        return vocabulary_loss(hidden, part_weight, part_bias, places, count, kernels, shared_rows)
+        return vocabulary_loss(hidden, part_weight, part_bias, places, count, kernels, tied_rows)

@@ -28,10 +28,11 @@ SIZES = {
     "large": (24, 1024),
 }
 HEAD_SIZE = 64
+# Sizes of the family with other heads: google-research/albert README; Jiao et al. 2020, 4.1.
+OTHER_HEADS = {"xlarge": 16, "tinybert4": 12}
 # google-research/albert README: larger ones of ALBERT, and the size of its embeddings.
 ALBERT_SIZES = {"xlarge": (24, 2048), "xxlarge": (12, 4096)}
 ALBERT_EMBEDDING_SIZE = 128
-ALBERT_XLARGE_HEADS = 16
 # google-research/electra configure_pretraining.py and util/training_utils.py: small is another one
 # than BERT's.
 ELECTRA_SIZES = {"small": (12, 256)}
@@ -68,7 +69,7 @@ def shape_of(size: str, member: str) -> tuple[int, int, int]:
     sizes = SIZES | MEMBER_SIZES.get(member, {})
     if size in sizes:
         layers, hidden_size = sizes[size]
-        return layers, hidden_size, hidden_size // HEAD_SIZE
+        return layers, hidden_size, OTHER_HEADS.get(size, hidden_size // HEAD_SIZE)
     if not re.fullmatch(r"[1-9]\d*(/[1-9]\d*){1,2}", size):
         raise InputError(
             f"size is '{size}'; allowed: {', '.join(sizes)}, or LAYERS/HIDDEN_SIZE or "
@@ -118,7 +119,6 @@ def pretraining_config(
         "attention_probs_dropout_prob": dropout,
     }
     if size == "tinybert4":
-        settings["num_attention_heads"] = 12
         settings["intermediate_size"] = 1200
     if model_type == "roberta":
         # fairseq models/roberta/model.py; stock's defaults are not those of the released models.
@@ -127,8 +127,6 @@ def pretraining_config(
     if model_type == "albert":
         settings["embedding_size"] = ALBERT_EMBEDDING_SIZE
         settings["num_hidden_groups"] = layers if fields.pop("share_layers", None) == "none" else 1
-        if size == "xlarge":
-            settings["num_attention_heads"] = ALBERT_XLARGE_HEADS
     if model_type == "electra":
         settings["embedding_size"] = 128 if hidden_size <= 256 else hidden_size
         settings["generator_size"] = 1 / 3 if hidden_size == 768 else 1 / 4
@@ -151,9 +149,16 @@ def pretraining_config(
 
 
 def inputs_of(model: nn.Module) -> tuple[str, ...]:
-    """Return those `INPUT_NAMES` that a model takes; DistilBERT has no token_type_ids."""
+    """Return those `INPUT_NAMES` that a model reads.
+
+    DistilBERT has no token_type_ids, and RoBERTa one type, whatever a tokenizer makes.
+    """
     parameters = inspect.signature(model.forward).parameters
-    return tuple(name for name in parameters if name in INPUT_NAMES)
+    names = [name for name in parameters if name in INPUT_NAMES]
+    num_types = getattr(getattr(model, "config", None), "type_vocab_size", 2)
+    if num_types < 2 and "token_type_ids" in names:
+        names.remove("token_type_ids")
+    return tuple(names)
 
 
 def reads_left_to_right(config: Any) -> bool:
@@ -180,7 +185,13 @@ def counts_from_pad(config: Any) -> bool:
         "xlm-roberta",
         "camembert",
         "xlm-roberta-xl",
+        "roberta-prelayernorm",
         "longformer",
+        "data2vec-text",
+        "ibert",
+        "luke",
+        "mpnet",
+        "xmod",
     )
 
 

@@ -26,7 +26,7 @@ EXACT_BY_TYPE = {type(ACT2FN[name]): is_exact for name, is_exact in GELU_IS_EXAC
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """Hold the numbers of a layer that are not learnt."""
+    """Hold the numbers of a layer that are not learned."""
 
     heads: int
     epsilon: float  # of the LayerNorms
@@ -34,7 +34,7 @@ class LayerSettings:
     attention_dropout: float  # of the attention probabilities; 0 in evaluation, as the next two
     attention_output_dropout: float
     output_dropout: float  # after the feed-forward layers
-    dtype: torch.dtype  # of products and of what lies between them: float32 or bfloat16
+    dtype: torch.dtype  # of products and of what lies between them; float16 on GPUs alone
     is_causal: bool = False  # a token sees those before it alone; `compiled_layers` only
 
 
@@ -134,6 +134,16 @@ class StockLayer(NamedTuple):
     activation: nn.Module
 
     @property
+    def attention_norm(self) -> Any:
+        """Return the LayerNorm after attention."""
+        return self.weight_modules[4]
+
+    @property
+    def output_norm(self) -> Any:
+        """Return the LayerNorm after the feed-forward layers."""
+        return self.weight_modules[7]
+
+    @property
     def weights(self) -> LayerWeights:
         """Return the weights and biases."""
         tensors = []
@@ -142,11 +152,11 @@ class StockLayer(NamedTuple):
         return LayerWeights(*tensors)
 
     def settings(self, config: Any, dtype: torch.dtype) -> LayerSettings:
-        """Return what is not learnt; `dtype` is that of the products."""
+        """Return what is not learned; `dtype` is that of the products."""
         attention_dropout, attention_output_dropout, output_dropout = self.dropouts
         return LayerSettings(
             heads=config.num_attention_heads,
-            epsilon=self.weight_modules[-1].eps,
+            epsilon=self.output_norm.eps,
             exact_gelu=bool(gelu_is_exact(self.activation)),
             attention_dropout=attention_dropout,
             attention_output_dropout=attention_output_dropout,

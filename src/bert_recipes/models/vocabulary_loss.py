@@ -28,7 +28,7 @@ ROWS_AT_ONCE_ON_GPU = 4096
 COLUMN_STEP = 64
 
 
-class SharedGradient:
+class TiedGradient:
     """Carry the output layer's gradient of a tied weight to the embedding of the same pass.
 
     The embedding adds its rows to that gradient and returns the sum: no second tensor of the size
@@ -41,17 +41,17 @@ class SharedGradient:
         self._parts: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._backward_pass = -1
 
-    def leave(self, gradient: torch.Tensor) -> None:
+    def store(self, gradient: torch.Tensor) -> None:
         """Store the output layer's gradient, float (V, H); it will be changed in place."""
         self._forget_other_passes()
         self._gradient = gradient
 
-    def leave_rows(self, gradient: torch.Tensor, rows: torch.Tensor) -> None:
+    def store_rows(self, gradient: torch.Tensor, rows: torch.Tensor) -> None:
         """Store the gradient of some rows of the weight: float (K, H), int64 (K,)."""
         self._forget_other_passes()
         self._parts.append((gradient, rows))
 
-    def take(self, weight: torch.Tensor) -> torch.Tensor:
+    def pop(self, weight: torch.Tensor) -> torch.Tensor:
         """Return the gradient of `weight` that was stored in this backward pass, once, or zeros."""
         self._forget_other_passes()
         total = self._gradient
@@ -73,25 +73,25 @@ class SharedGradient:
 
 
 @dataclass(frozen=True)
-class SharedRows:
-    """Leave the gradient of some rows in a `SharedGradient`, for a loss over those rows alone."""
+class TiedRows:
+    """Store the gradient of some rows in a `TiedGradient`, for a loss over those rows alone."""
 
-    shared: SharedGradient
+    tied_gradient: TiedGradient
     rows: torch.Tensor  # int64 (K,)
 
-    def leave(self, gradient: torch.Tensor) -> None:
+    def store(self, gradient: torch.Tensor) -> None:
         """Store the gradient of the rows, float (K, H)."""
-        self.shared.leave_rows(gradient, self.rows)
+        self.tied_gradient.store_rows(gradient, self.rows)
 
 
-def look_up(
-    weight: torch.Tensor, ids: torch.Tensor, padding_idx: int | None, shared: SharedGradient
+def tied_embedding(
+    weight: torch.Tensor, ids: torch.Tensor, padding_idx: int | None, tied_gradient: TiedGradient
 ) -> torch.Tensor:
     """Look ids up as `torch.nn.functional.embedding` does, (V, H) and int64 (T,) -> (T, H).
 
-    The gradient of the weight includes the one that an output layer left in `shared`.
+    The gradient of the weight includes the one that an output layer stored in `tied_gradient`.
     """
-    return _LookUp.apply(weight, ids, padding_idx, shared)
+    return _LookUp.apply(weight, ids, padding_idx, tied_gradient)
 
 
 class _LookUp(torch.autograd.Function):
@@ -101,19 +101,19 @@ class _LookUp(torch.autograd.Function):
         weight: torch.Tensor,
         ids: torch.Tensor,
         padding_idx: int | None,
-        shared: SharedGradient,
+        tied_gradient: TiedGradient,
     ) -> torch.Tensor:
         ctx.save_for_backward(ids)
         ctx.weight = weight
         ctx.padding_idx = padding_idx
-        ctx.shared = shared
+        ctx.tied_gradient = tied_gradient
         return weight.index_select(0, ids)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         (ids,) = ctx.saved_tensors
-        total = ctx.shared.take(ctx.weight)
+        total = ctx.tied_gradient.pop(ctx.weight)
         if ctx.padding_idx is None:
             total.index_add_(0, ids, grad)
         else:
@@ -131,7 +131,7 @@ def vocabulary_loss(
     targets: torch.Tensor,
     count: float | torch.Tensor,
     kernels: Kernels,
-    shared: SharedGradient | SharedRows | None = None,
+    tied_gradient: TiedGradient | TiedRows | None = None,
 ) -> torch.Tensor:
     """Return the summed cross-entropy of `hidden @ weight.T + bias` divided by `count`.
 
@@ -145,17 +145,20 @@ def vocabulary_loss(
         targets: int64 (M,); a row with a negative target is ignored.
         count: A number, or a tensor () on any device.
         kernels: The result of `load_kernels`.
-        shared: Takes the gradient of `weight` to the embedding with the same weight, from which
-            `hidden` was computed.
+        tied_gradient: Takes the gradient of `weight` to the embedding with the same weight, from
+            which `hidden` was computed.
 
     Returns:
         float32 (); 0 where M = 0.
     """
-    if shared is not None:
-        weight = weight.detach()  # its gradient goes through `shared`
+    if tied_gradient is not None:
+        weight = weight.detach()  # its gradient goes through `tied_gradient`
     if _is_on_gpu(hidden):  # a number would have to be read off the device
-        return _VocabularyLoss.apply(hidden, weight, bias, targets, 1.0, kernels, shared) / count
-    return _VocabularyLoss.apply(hidden, weight, bias, targets, float(count), kernels, shared)
+        loss = _VocabularyLoss.apply(hidden, weight, bias, targets, 1.0, kernels, tied_gradient)
+        return loss / count
+    return _VocabularyLoss.apply(
+        hidden, weight, bias, targets, float(count), kernels, tied_gradient
+    )
 
 
 class _VocabularyLoss(torch.autograd.Function):
@@ -168,7 +171,7 @@ class _VocabularyLoss(torch.autograd.Function):
         targets: torch.Tensor,
         count: float,
         kernels: Kernels,
-        shared: SharedGradient | SharedRows | None,
+        tied_gradient: TiedGradient | TiedRows | None,
     ) -> torch.Tensor:
         needs_gradient = any(ctx.needs_input_grad[:3])
         float_bias = bias.float()
@@ -185,17 +188,17 @@ class _VocabularyLoss(torch.autograd.Function):
                 # The kernel has left the gradient of the logits in their place.
                 gradients.add(rows, logits, hidden[rows], padded_weight, bias_gradient)
         ctx.gradients = gradients
-        ctx.shared = shared
+        ctx.tied_gradient = tied_gradient
         return total / count
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden_gradient, weight_gradient, bias_gradient = _hand_over(ctx, grad)
+        hidden_gradient, weight_gradient, bias_gradient = _pop_gradients(ctx, grad)
         settings_gradients = (None, None, None, None)
-        if ctx.shared is None:
+        if ctx.tied_gradient is None:
             return hidden_gradient, weight_gradient, bias_gradient, *settings_gradients
-        ctx.shared.leave(weight_gradient)
+        ctx.tied_gradient.store(weight_gradient)
         return hidden_gradient, None, bias_gradient, *settings_gradients
 
 
@@ -253,7 +256,7 @@ class _VocabularyDivergence(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden_gradient, weight_gradient, bias_gradient = _hand_over(ctx, grad)
+        hidden_gradient, weight_gradient, bias_gradient = _pop_gradients(ctx, grad)
         return hidden_gradient, weight_gradient, bias_gradient, None, None
 
 
@@ -313,7 +316,7 @@ class _Gradients:
         return hidden_gradient, weight_gradient, bias_gradient.to(self._bias.dtype)
 
 
-def _hand_over(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _pop_gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradients that the forward pass left in `ctx`, times `grad`, and forget them.
 
     They are not saved tensors of autograd: a gradient that is returned once can become a

@@ -194,30 +194,33 @@ def name_repository(folder: Path, repo_id: str, tags: Sequence[str] = ()) -> Non
         return
     try:
         card = read_card(folder)
-        earlier_repository = card.repository
-        all_tags = list(dict.fromkeys([*(card.arguments.tags or ()), *tags]))
-        is_changed = earlier_repository != repo_id or all_tags != (card.arguments.tags or [])
-        if may_replace_card(folder) and is_changed:
+        card_tags = card.arguments.tags or []
+        all_tags = list(dict.fromkeys([*card_tags, *tags]))
+        if not may_replace_card(folder):
+            _warn_of_other_repository(folder, card.repository, repo_id)
+        elif card.repository != repo_id or all_tags != card_tags:
             write_card(folder, CardArguments(repo_id=repo_id, tags=all_tags or None))
-        if may_replace_card(folder) or earlier_repository == repo_id:
-            return
-        text = (folder / CARD_FILE).read_text(encoding="utf-8", errors="replace")
-        if earlier_repository is not None and f'"{earlier_repository}"' in text:
-            flags = f"--repo_id {repo_id} --overwrite true"
-            command = command_hint(
-                checkout=f'make card RUN={folder} ARGS="{flags}"',
-                wheel=f"bert-recipes write-model-card --run_dir {folder} {flags}",
-            )
-            logger.warning(
-                "%s was edited and stays: it loads the model from %s, not from %s; `%s` writes it "
-                "again",
-                folder / CARD_FILE,
-                earlier_repository,
-                repo_id,
-                command,
-            )
     except InputError as error:
         logger.warning("the model card does not load the model from %s: %s", repo_id, error)
+
+
+def _warn_of_other_repository(folder: Path, card_repository: str | None, repo_id: str) -> None:
+    """Warn where an edited card loads the model from another repository than `repo_id`."""
+    text = (folder / CARD_FILE).read_text(encoding="utf-8", errors="replace")
+    if card_repository in (None, repo_id) or f'"{card_repository}"' not in text:
+        return
+    flags = f"--repo_id {repo_id} --overwrite true"
+    command = command_hint(
+        checkout=f'make card RUN={folder} ARGS="{flags}"',
+        wheel=f"bert-recipes write-model-card --run_dir {folder} {flags}",
+    )
+    logger.warning(
+        "%s was edited and stays: it loads the model from %s, not from %s; `%s` writes it again",
+        folder / CARD_FILE,
+        card_repository,
+        repo_id,
+        command,
+    )
 
 
 def card_text(card: RunCard) -> str:

@@ -178,7 +178,9 @@ def _best_cells(runs: Runs, metrics: Sequence[str]) -> list[tuple[int, int]]:
     ranked = _ranked(runs, metrics)
     cells = []
     for row, metric in enumerate(metrics):
-        for column in _best(metric, results) if metric in ranked else ():
+        if metric not in ranked:
+            continue
+        for column in _best_columns(metric, results):
             cells.append((row, column + 1))
     return cells
 
@@ -287,14 +289,8 @@ def _is_ranked(name: str) -> bool:
     return name.endswith((*_LESS_IS_BETTER, *_MORE_IS_BETTER))
 
 
-def _best(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the columns of the best values.
-
-    There are none where more is neither better nor worse, or the next value is within the
-    intervals.
-    """
-    if not _is_ranked(name):
-        return []
+def _best_columns(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the columns of the best values; none where the next value is within the intervals."""
     sign = -1 if name.endswith(_LESS_IS_BETTER) else 1
 
     values = {}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import read_json_object, strict, write_json
+from bert_recipes.files import read_json_object, replace_nonfinite, write_json
 from bert_recipes.run_folder import (
     CONFIG_FILE,
     FACTS_FILE,
@@ -104,7 +104,7 @@ def read_object(path: Path) -> Facts:
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> Path:
     """Write report.json: strict JSON, numbers that are not finite as null."""
-    write_json(folder / FACTS_FILE, strict({"format": FORMAT, **facts}))
+    write_json(folder / FACTS_FILE, replace_nonfinite({"format": FORMAT, **facts}))
     return folder / FACTS_FILE
 
 

@@ -100,6 +100,7 @@ def calibration(probabilities: ArrayLike, outcomes: ArrayLike) -> Facts:
     """
     probabilities = np.clip(np.asarray(probabilities, dtype=np.float64), 0, 1)
     accuracies, confidences = calibration_curve(outcomes, probabilities, n_bins=NUM_BINS)
+    # calibration_curve returns no counts, and leaves out empty bins: counted in its bins.
     inner_edges = np.linspace(0, 1, NUM_BINS + 1)[1:-1]
     counts = np.bincount(np.searchsorted(inner_edges, probabilities))
     counts = counts[counts > 0]
@@ -188,6 +189,7 @@ class ShownPredictions:
     truths: Sequence[str]
     is_right: ArrayLike | None = None  # bool (N,); None: numbers, which are neither
     probabilities: ArrayLike | None = None  # float (N,), of the predictions
+    errors: ArrayLike | None = None  # float (N,), of the label that is most wrong
 
     def describe(self, rows: Iterable[int]) -> list[Facts]:
         """Return the texts, the prediction and the truth of some rows."""
@@ -202,6 +204,8 @@ class ShownPredictions:
                 description["is_right"] = bool(np.asarray(self.is_right)[row])
             if self.probabilities is not None:
                 description["probability"] = float(np.asarray(self.probabilities)[row])
+            if self.errors is not None:
+                description["error"] = float(np.asarray(self.errors)[row])
             descriptions.append(description)
         return descriptions
 
@@ -396,14 +400,14 @@ def _multi_label_facts(task: Task, examples: Sequence[Any], predictions: Sequenc
         _name_labels(task, gold),
         is_right,
     )
-    errors = replace(shown, probabilities=largest_errors)  # of the label that is most wrong
+    mistakes = replace(shown, errors=largest_errors)
     return {
         "labels": list(task.labels),
         "classes": label_scores(gold, predicted, range(len(task.labels))),
         "calibration": calibration(probabilities.ravel(), gold.ravel()),
         "labels_are_apart": True,
         "first": shown.examples(),
-        "worst": errors.describe(most_confident(largest_errors, is_right)[:NUM_ERRORS]),
+        "worst": mistakes.describe(most_confident(largest_errors, is_right)[:NUM_ERRORS]),
     }
 
 

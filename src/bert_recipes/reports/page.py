@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 
 from bert_recipes.errors import saving
-from bert_recipes.files import atomic_write, strict
+from bert_recipes.files import atomic_write, replace_nonfinite
 from bert_recipes.metrics.certainty import wilson_interval
 from bert_recipes.reports import plots
 from bert_recipes.reports.facts import NUM_EXAMPLES, RunFiles, read_object, read_run
@@ -74,7 +74,7 @@ def _finetuning_report(run: RunFiles) -> dict[str, bytes]:
     best_metric = None if task is None else task.best_metric
     title = run.results.get("task") or run.facts.get("task") or "task"
     names = [key.removeprefix("eval_") for key in metric_keys(run.results)]
-    tiles = [name for name in names if not name.endswith(NO_TILES)]
+    tiles = [name for name in names if not name.endswith(("loss", *plots.NO_SCORES))]
     tiles.sort(key=lambda name: name != best_metric)
     return _run_report(
         "finetuning.j2",
@@ -89,10 +89,6 @@ def _finetuning_report(run: RunFiles) -> dict[str, bytes]:
         tile_names=tiles[:3],
         split_plots={split["name"]: _split_plot(split) for split in run.facts.get("splits") or []},
     )
-
-
-# Values of an evaluation that say nothing of the model.
-NO_TILES = ("loss", "_thresh", "total", "_number", "missing")
 
 
 def _split_plot(split: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -121,7 +117,7 @@ def _run_report(
         panels,
         name=run.name,
         base=run.results.get("model") if run.stage == "finetuning" else None,
-        results=strict(run.results),
+        results=replace_nonfinite(run.results),
         facts=run.facts,
         **content,
     )
@@ -167,7 +163,9 @@ def metric_rows(
     for key in metric_keys(results, prefix):
         value = results[key]
         name = key.removeprefix("eval_")
-        cell = str(value) if isinstance(value, int | str) else format_as(strict(value), ".4f")
+        cell = str(value)
+        if not isinstance(value, int | str):
+            cell = format_as(replace_nonfinite(value), ".4f")
         interval = " to ".join(f"{end:.4f}" for end in intervals.get(name, ()))
         baseline = format_as(baselines.get(name), ".4f", "")
         rows.append((name, cell, interval, baseline))
@@ -224,7 +222,7 @@ def pretraining_table(results: Mapping[str, Any]) -> str:
     """Return held-out metrics beside their baselines, and what training cost, for a terminal."""
     return _terminal(
         "{{ tables.held_out(ui, results) }}{{ tables.training(ui, results) }}",
-        results=strict(results),
+        results=replace_nonfinite(results),
     )
 
 

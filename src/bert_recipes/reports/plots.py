@@ -152,6 +152,10 @@ def pretraining_panels(history: History) -> list[Panel]:
     return losses + _draw_all(history, SPEED_CURVES)
 
 
+# Endings of what an evaluation returns beside its scores: counts and thresholds.
+NO_SCORES = ("_thresh", "total", "_number", "missing")
+
+
 def finetuning_panels(history: History, names: Sequence[str]) -> list[Panel]:
     """Return the losses, metrics (named without `eval_`), learning rate and speed of a run."""
     losses = {"loss": "training"}
@@ -160,7 +164,7 @@ def finetuning_panels(history: History, names: Sequence[str]) -> list[Panel]:
         metric = f"eval_{name}"
         if name.endswith("loss"):
             losses[metric] = "validation" if name == "loss" else name.removesuffix("_loss")
-        elif name.endswith(("_thresh", "_total", "_number")) or len(metrics) == MOST_METRICS:
+        elif name.endswith(NO_SCORES) or len(metrics) == MOST_METRICS:
             continue
         elif len(series(history, metric)[0]) > 1:
             metrics[metric] = name.replace("_", " ")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_recipes.errors import InputError, saving
-from bert_recipes.files import atomic_write, read_json_object, strict, write_json
+from bert_recipes.files import atomic_write, read_json_object, replace_nonfinite, write_json
 from bert_recipes.run_folder import SWEEP_FILE
 from bert_recipes.sweeps.sweep import CheckedRun
 from bert_recipes.tasks.catalogue import get_task
@@ -212,7 +212,7 @@ def write_table(folder: Path, runs: Results) -> str:
         text += f"\nThe tasks are of several models: {', '.join(sorted(models))}.\n"
     write_json(
         folder / "glue.json",
-        strict(
+        replace_nonfinite(
             {
                 **table,
                 "settings": settings,

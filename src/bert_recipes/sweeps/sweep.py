@@ -26,7 +26,8 @@ from bert_recipes.files import (
     hash_of,
     lock_run,
     read_json_object,
-    strict,
+    replace_nonfinite,
+    unlock_run,
     write_json,
 )
 from bert_recipes.finetuning.arguments import (
@@ -56,6 +57,8 @@ logger = logging.getLogger(__name__)
 # Whose files --config takes by name.
 CONFIGS = ROOT / "recipes" / "configs" / "finetune"
 PLAN_FILE = "sweep_plan.json"
+# A run that was told to end may take so long for its step and a checkpoint.
+SECONDS_TO_END = 300.0
 # What a sweep decides itself, or what would make its runs incomparable -> what to do instead.
 RESERVED = {
     "seed": "give --num_seeds or --seeds to the sweep",
@@ -434,6 +437,10 @@ class RunLauncher(NamedTuple):
         An interrupted run resumes from its checkpoint, or starts from scratch without one. A
         finished run's checkpoints are removed. What the run prints goes to `FOLDER.log`.
         """
+        if folder.exists():
+            # A run of a sweep that was killed may still end its step, and save it.
+            lock_run(folder, patience=SECONDS_TO_END)
+            unlock_run(folder)
         results = read_results(folder)
         restore_replaced(folder)
         if results is not None:
@@ -480,6 +487,11 @@ def finetuning_command(script: Path, launch: str | None) -> tuple[str, ...]:
     """
     if launch is None:
         return (sys.executable, str(script))
+    if Path(launch).stem == "ddp_multi_node":
+        raise InputError(
+            f"launch: {launch} is started on every machine with its own rank, which no sweep can; "
+            "start a run of a sweep by itself with it"
+        )
     folder = script.parent.parent / "accelerate_configs"
     file = Path(launch) if launch.endswith(".yaml") else folder / f"{launch}.yaml"
     if not file.is_file():
@@ -787,7 +799,7 @@ class Sweep:
             "machine": best.best_run.results.get("machine"),
             "date": time.strftime("%Y-%m-%d"),
         }
-        return dict(strict(described))
+        return dict(replace_nonfinite(described))
 
     def _describe(self, combination: Combination) -> dict[str, Any]:
         runs = []
@@ -819,14 +831,14 @@ def _keep_weights(best_run: Run, runs: Iterable[Run]) -> None:
     for run in runs:
         if run is best_run:
             continue
-        for pattern in WEIGHT_FILES:
-            for path in run.folder.glob(pattern):
-                _remove(path)
         (run.folder / NO_WEIGHTS_FILE).write_text(
             "The weights of this run were removed: a sweep keeps those of its best run only, "
             "in ../../best.\n",
             encoding="utf-8",
         )
+        for pattern in WEIGHT_FILES:
+            for path in run.folder.glob(pattern):
+                _remove(path)
 
 
 def _remove(path: Path) -> None:

@@ -290,6 +290,11 @@ def _find_tags(
     return survey.width - 1 if word_column + 1 < survey.width else None
 
 
+def _has_text_cell(line: str) -> bool:
+    """Return whether a cell between tabs has several words."""
+    return any(len(cell.split()) > 1 for cell in line.split("\t"))
+
+
 def _lines_of_words(path: Path, *, with_ends: bool = False) -> Iterator[str]:
     """Yield the lines that are words for sure, and "" at each end of a sentence where asked for."""
     for text in read_lines(path):
@@ -335,7 +340,15 @@ def has_columns(path: Path, task: Task) -> bool:
     spaces is no word.
     """
     lines = list(_lines_of_words(path))
+    if not lines:
+        return False
     if all("\t" in line for line in lines):
+        num_texts = sum(_has_text_cell(line) for line in lines)
+        if 2 * num_texts > len(lines):
+            raise InputError(
+                f"{path}: its lines have tabs and texts of several words; give a table with a "
+                "header (.tsv), a text a line without tabs, or a word a line"
+            )
         return True
     rows = [_BLANKS.split(line) for line in lines]
     width = len(rows[0])

@@ -301,12 +301,15 @@ class TaggedRows:
 
     def _read(self, index: int, number: int, row: Row, where: str) -> TaggedRow:
         column = self.task.text_columns[0]
-        value = parse_cell(column_value(row, column, where))
+        value = column_value(row, column, where)
+        if not self.rows.are_texts:
+            value = parse_cell(value)
         tags = self._tags_of(row, where)
         if not isinstance(value, str):
             words = _read_words(value, column, where)
             return TaggedRow(index, number, row, words, _tags_of_words(tags, len(words), where))
-        _check_text(value, column, where)
+        if not self.rows.are_texts:
+            _check_text(value, column, where)
         if tags is None and _is_annotated(row):
             tags = []
         offsets, tags = self._cut_text(value, tags, where)
@@ -511,6 +514,12 @@ def _check_header(task: Task, row: Row, where: str) -> None:
             f"{where}: the first line is a word and its tag, and no header; name the file .conll, "
             "in which a line has a word and a blank line ends a sentence"
         )
+
+
+def are_words_in_rows(task: Task, rows: Rows) -> bool:
+    """Return whether a table of a tagging task without tags has a word in each row."""
+    start = list(itertools.islice(iter(rows.rows), _NUM_ROWS_OF_A_LOOK))
+    return _sentence_column(task, start, rows, is_test=True) is not None
 
 
 def _sentence_column(

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import math
 import re
 import sys
 import unicodedata
@@ -428,7 +429,7 @@ def _check_labels(task: Task) -> None:
             f"{len(labels)} given, [{names}]; name the classes, like [negative, positive]",
         )
     ends = task.label_range
-    if ends is not None and (len(ends) != 2 or ends[0] >= ends[1]):
+    if ends is not None and not (len(ends) == 2 and -math.inf < ends[0] < ends[1] < math.inf):
         raise _Slip("label_range", "two numbers are expected, the lesser first, like [0, 5]")
 
     if task.label_separator == "":

@@ -33,7 +33,14 @@ CONFIG_FILE = "tokenizer_config.json"
 VOCABULARY_FILE = "vocab.txt"
 ADDED_TOKENS_FILE = "added_tokens.json"
 # Where tokenizer_config.json names no class, stock transformers takes it from the model's file.
-_FILES = (TOKENIZER_FILE, CONFIG_FILE, VOCABULARY_FILE, ADDED_TOKENS_FILE, MODEL_CONFIG_FILE)
+_FILES = (
+    TOKENIZER_FILE,
+    CONFIG_FILE,
+    VOCABULARY_FILE,
+    ADDED_TOKENS_FILE,
+    "special_tokens_map.json",
+    MODEL_CONFIG_FILE,
+)
 
 REPORT_FILE = "tokenizer_report.json"
 # All that is ever written: a folder that holds anything else is not a tokenizer's alone and is left
@@ -48,6 +55,14 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 # Settings of stock's BertJapaneseTokenizer with which it cuts text as BERT does.
 _BERT_SETTINGS = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
+
+# Settings that name special tokens, where they are BERT's.
+_BERT_TOKENS = {
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "mask_token": "[MASK]",
+}
 
 # Tokenizers with a vocabulary like BERT's that split text by other rules before WordPiece.
 _OTHER_CLASSES = ("RoFormerTokenizer", "KoBertTokenizer")
@@ -204,8 +219,10 @@ def _build(
     length = settings.get("model_max_length")
     if not isinstance(length, int) or length >= _NO_LIMIT:
         length = DEFAULT_MODEL_MAX_LENGTH
+    names = settings.get("model_input_names")
     return OriginalBertTokenizer(
         vocab=vocabulary,
+        **({"model_input_names": names} if names else {}),
         do_lower_case=_settle_case(vocabulary, settings, do_lower_case, path),
         strip_accents=settings.get("strip_accents"),
         tokenize_chinese_chars=settings.get("tokenize_chinese_chars", True),
@@ -222,6 +239,15 @@ def _check_rules(settings: Mapping[str, Any], path: Path) -> None:
     class_name = str(settings.get("tokenizer_class")).removesuffix("Fast")
     if class_name in _OTHER_CLASSES:
         others.append(f"tokenizer_class {class_name!r}")
+    for name, token in _BERT_TOKENS.items():
+        content = settings.get(name)
+        if isinstance(content, dict):
+            content = content.get("content")
+        if content not in (None, token):  # MPNet has BERT's pieces, and tokens of its own
+            raise InputError(
+                f"{path.with_name(CONFIG_FILE)}: {name} is {content!r}; allowed with WordPiece: "
+                f"{token!r}, as in BERT"
+            )
     if others:
         raise InputError(
             f"{path.with_name(CONFIG_FILE)}: {others[0]} splits text by other rules than BERT's, "
@@ -473,9 +499,9 @@ def _add_tokens(tokenizer: OriginalBertTokenizer, tokens: list[Any], path: Path)
         ) from None
     if special:
         logger.warning(
-            "%s: its added special tokens (%s) are text where a text holds them, as [SEP] is, and "
-            "no single tokens as in stock transformers; with "
-            '"special": false in the file they are',
+            "%s: special tokens that were added (%s) are read as text, as [SEP] is; stock "
+            'transformers reads each as one token; with "special": false in the file it is one '
+            "here too",
             path,
             ", ".join(special),
         )

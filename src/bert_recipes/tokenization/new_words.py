@@ -117,6 +117,7 @@ def extend_tokenizer(
         tokenize_chinese_chars=tokenizer.tokenize_chinese_chars,
         strip_accents=tokenizer.strip_accents,
         model_max_length=tokenizer.model_max_length,
+        model_input_names=tokenizer.model_input_names,
         **tokenizer.special_tokens_map,
     )
 

@@ -143,7 +143,9 @@ def open_stock_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer  # takes a second, and WordPiece needs none
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     # The tokenizers library raises no class of its own.
     except Exception as error:
         raise InputError(
@@ -232,8 +234,8 @@ def train_byte_bpe(
         special_tokens=list(FIRST_TOKENS),
         show_progress=show_progress,
     )
-    learnt = counted_texts.train(trainee, trainer)
-    vocabulary = learnt["vocab"]
+    learned = counted_texts.train(trainee, trainer)
+    vocabulary = learned["vocab"]
     vocabulary[MASK] = len(vocabulary)
     if len(vocabulary) < vocab_size:
         logger.warning(
@@ -248,7 +250,7 @@ def train_byte_bpe(
     tokenizer = with_bulk_encoding(
         RobertaTokenizer(
             vocab=vocabulary,
-            merges=[tuple(merge) for merge in learnt["merges"]],
+            merges=[tuple(merge) for merge in learned["merges"]],
             add_prefix_space=True,
             trim_offsets=True,
             mask_token=AddedToken(MASK, lstrip=True, special=True),
@@ -300,9 +302,9 @@ def train_unigram(
     scores = counted_texts.train(trainee, trainer)["vocab"]
     if strip_accents:
         warn_of_marks(decompose(characters), "M", characters.total())
-    learnt = sorted((piece, score) for piece, score in scores if piece not in ALBERT_TOKENS)
+    learned = sorted((piece, score) for piece, score in scores if piece not in ALBERT_TOKENS)
     tokenizer = with_bulk_encoding(
-        AlbertTokenizer(vocab=special + learnt, model_max_length=DEFAULT_MODEL_MAX_LENGTH, **case)
+        AlbertTokenizer(vocab=special + learned, model_max_length=DEFAULT_MODEL_MAX_LENGTH, **case)
     )
     if len(tokenizer) < vocab_size:
         logger.warning(

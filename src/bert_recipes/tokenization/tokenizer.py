@@ -229,6 +229,7 @@ class OriginalBertTokenizer(BertTokenizer):
             model_max_length=self.model_max_length,
             padding_side=self.padding_side,
             truncation_side=self.truncation_side,
+            model_input_names=self.model_input_names,
             **self.special_tokens_map,
         )
         stock.add_tokens(list(self.extra_tokens.values()))
@@ -278,7 +279,8 @@ def _as_batch(text: Any, text_pair: Any, *, is_split_into_words: bool) -> tuple[
     if is_batched and is_split_into_words:
         is_batched = len(text) > 0 and isinstance(text[0], list | tuple)
     if not is_batched:
-        return [(text, text_pair)] if text_pair else [text], False
+        sample = (text, text_pair) if text_pair else text
+        return [sample], False
     if text_pair is None:
         return list(text), True
     if isinstance(text_pair, str):

@@ -508,6 +508,7 @@ class ModelArguments:
                 settings.pop(name, None)
         if values.get("optimizer", "bert_adam") in ADAM_OPTIMIZERS:
             settings.update(objective.adam_settings)
+            settings.update(objective.adam_settings_of_sizes.get(values.get("size", ""), {}))
 
         values = dict(values)
         replaced = []
@@ -629,6 +630,11 @@ class DataArguments:
             )
         if self.store is not None and self.train_file is not None:
             raise InputError("both --store and --train_file are given; give one of them")
+        if self.dupe_factor is not None and self.mlm_probability_end is not None:
+            raise InputError(
+                "dupe_factor repeats masks, and with mlm_probability_end none repeats; give one "
+                "of them"
+            )
         check_limits(self)
 
 

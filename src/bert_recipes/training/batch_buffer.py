@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bert_recipes.models.padding_free import plan_rows, round_up
+from bert_recipes.models.padding_free import Packing, plan_rows, round_up
 
 
 # Tensors begin at multiples of this number of bytes, which is enough for every type.
@@ -114,7 +114,7 @@ class DeviceCollator:
             return BatchBuffer.from_batch(batch)
         return batch
 
-    def _plan(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
+    def _plan(self, batch: Mapping[str, torch.Tensor]) -> Packing | None:
         """Return the plan of rows that are tokens and then pads.
 
         Others have none: `why_not_call` looks at them.

@@ -37,6 +37,7 @@ from bert_recipes.models.sizes import counts_from_pad, reads_left_to_right
 from bert_recipes.training.arguments import PhasePlan
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.callbacks import DrawPieces, SaveAtEpochs
+from bert_recipes.training.launch import check_processes_agree
 from bert_recipes.training.optimization import Schedule
 from bert_recipes.training.speed import BatchStats, training_flops
 from bert_recipes.training.trainer import RecipeTrainer
@@ -453,7 +454,11 @@ class BertTrainer(RecipeTrainer):
         has_kernels = getattr(model.base_model, "loss_kernels", None) is not None
         # Stock's losses do not read it, and ELECTRA has no output layer over the vocabulary.
         has_head = isinstance(model, PreTrainingModel) and model.get_output_embeddings() is not None
-        if self.args.device.type != "cpu" or not has_kernels or not has_head:
+        is_possible = self.args.device.type == "cpu" and has_kernels and has_head
+        possible = str(is_possible).lower()
+        advice = "--sampled_softmax false"
+        check_processes_agree(self.args, "sampled_softmax", possible, advice)
+        if not is_possible:
             logger.info(
                 "the loss is over all pieces: sampled_softmax is for a masked LM of ours, in fast "
                 "layers on a CPU"
@@ -607,9 +612,15 @@ class BertTrainer(RecipeTrainer):
         dataset = epoched(self.train_dataset, self.data_collator)
         if isinstance(dataset, PreTrainingDataset):
             counted = self._loaded_state.get("pairs_of_epochs", {}).get(str(first_step), {})
-            # With allow_changes the store, seed or length may be another one, and so the pairs.
+            # With allow_changes the store, seed or length may be another one, and so the pairs; and
+            # with another version of this project their rules.
             if counted.get("index") == dataset.index_name:
                 dataset.remember_num_pairs(counted["counts"])
+            elif counted and counted["counts"][-1] != dataset.num_pairs(len(counted["counts"]) - 1):
+                warn_in_main_process(
+                    "the pairs are other ones than before the resume: some of this epoch come "
+                    "twice or not at all"
+                )
         self._epochs_before = 0.0
         for earlier in self.phases:
             if earlier.plan.first_step < first_step:
@@ -688,7 +699,12 @@ class BertTrainer(RecipeTrainer):
             dataset, self.max_eval_pairs, args.eval_batch_size, args.process_index, args.world_size
         )
         return DataLoader(
-            dataset, batch_sampler=sampler, collate_fn=self.device_collator(self.eval_collator)
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=self.device_collator(self.eval_collator),
+            # An iterator draws a number: from torch's generator it would change the dropout of the
+            # steps after it.
+            generator=torch.Generator(),
         )
 
     def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -760,6 +776,11 @@ class BertTrainer(RecipeTrainer):
             logs.update(self.throughput())
         super().log(logs, start_time)
 
+    @property
+    def phase_end(self) -> int:
+        """Return the last step of the phase that trains."""
+        return self._phase.plan.end_step
+
     def epochs_at(self, step: float) -> float:
         """Return the passes over the data up to a step of this phase, once it has begun."""
         order: Any = self._order
@@ -807,26 +828,23 @@ class BertTrainer(RecipeTrainer):
             return super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
-        # An iterator draws from torch's generator: all do before the first batch, so that a signal
-        # in the evaluation changes nothing in the steps after it.
         loaders = {metric_key_prefix: dataloader}
         if self.old_dataset is not None and without_epochs(sampler.dataset) is self.eval_dataset:
             loaders[f"{metric_key_prefix}_old"] = self.get_eval_dataloader(self.old_dataset)
-        batches = {prefix: iter(loader) for prefix, loader in loaders.items()}
         metrics = {}
+        num_pairs = 0
         for prefix, loader in loaders.items():
-            measured = self._sum_held_out(loader, batches[prefix], description)
+            measured = self._sum_held_out(loader, description)
             metrics.update(measured.at_end.metrics(prefix, self.pairs_task))
+            num_pairs += loader.batch_sampler.num_pairs  # type: ignore[union-attr]
             if prefix == metric_key_prefix:
                 self.held_out_sums = measured
         return EvalLoopOutput(
-            predictions=None, label_ids=None, metrics=metrics, num_samples=sampler.num_pairs
+            predictions=None, label_ids=None, metrics=metrics, num_samples=num_pairs
         )
 
-    def _sum_held_out(
-        self, dataloader: DataLoader, batches: Iterator[Any], description: str
-    ) -> HeldOutSums:
-        """Measure the batches that an iterator of the loader has."""
+    def _sum_held_out(self, dataloader: DataLoader, description: str) -> HeldOutSums:
+        """Measure the batches of a loader."""
         sampler: Any = dataloader.batch_sampler
         model = self.model
         was_training = model.training
@@ -834,7 +852,7 @@ class BertTrainer(RecipeTrainer):
         self.use_mean_weights()
         sums = self.new_sums()
         values = [sums.values.clone()]
-        batches = self.show_progress(batches, description)
+        batches = self.show_progress(dataloader, description)
         with self.stoppable():
             for batch, is_padding_batch in zip(batches, sampler.is_padding_batch, strict=True):
                 self.check_stop()

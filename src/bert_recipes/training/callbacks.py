@@ -15,7 +15,7 @@ from transformers import TrainerCallback, TrainerControl
 
 from bert_recipes.errors import Interrupted, is_main_process
 from bert_recipes.models.sampled_softmax import SampledSoftmax
-from bert_recipes.training.late_number import PreviousNumber
+from bert_recipes.training.late_number import LateNumber
 from bert_recipes.training.optimization import momentum_of_muon
 
 
@@ -363,9 +363,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class StopOnSignal(TrainerCallback):
     """Ends a run at SIGTERM or SIGINT, after the step that is being computed, with a checkpoint.
 
-    One process that has got the signal is enough. A second SIGINT ends the process at once, with
-    exit code 130: whoever presses Ctrl-C twice does not want to wait. Later SIGTERMs change
-    nothing, as launchers pass them on more than once.
+    Of several processes one that has got the signal is enough; they end after the next step. A
+    second SIGINT ends the process at once, with exit code 130: whoever presses Ctrl-C twice does
+    not want to wait. Later SIGTERMs change nothing, as launchers pass them on more than once.
     """
 
     def __init__(self) -> None:
@@ -376,9 +376,9 @@ class StopOnSignal(TrainerCallback):
     def begin(self) -> None:
         """Begin a training."""
         self.is_stopped = False
-        # Whether any process was asked to stop, and how many: `RecipeTrainer._share_counts`.
-        self.is_asked = False
-        self.num_asked = PreviousNumber()
+        # How many of several processes were asked to stop before this step
+        # (`RecipeTrainer._share_counts`).
+        self.num_asked: LateNumber | None = None
 
     def stop(self, control: TrainerControl) -> None:
         """End the training at this step.
@@ -390,10 +390,11 @@ class StopOnSignal(TrainerCallback):
         control.is_interrupted = True
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop where all processes know that one was asked to."""
-        if args.world_size == 1:
-            self.is_asked = self.signal is not None
-        if self.is_asked or self.is_stopped:
+        """Stop where this process was asked to; of several, where all know that one was."""
+        is_asked = self.signal is not None
+        if self.num_asked is not None:
+            is_asked = self.num_asked.read() > 0
+        if is_asked or self.is_stopped:
             self.stop(control)
             control.should_save = True
 

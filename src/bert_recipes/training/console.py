@@ -93,11 +93,15 @@ def pace_line(trainer: Any, seconds: float) -> str:
         all_steps = f"{steps:,} steps take about {duration}, without evaluations"
         if has_phases:
             all_steps += ", if inputs of the second phase were as short as those of the first"
-    # How long the epochs of a second phase are is not known yet.
-    if not has_phases:
-        passes = trainer.epochs_at(steps) - trainer.epochs_at(num_resumed)
-        number = f"{passes:,.0f}" if passes >= 10 else f"{passes:.2g}"
-        all_steps += f" ({number} passes over the data)"
+    # How long the epochs of a later phase are is not known yet.
+    first, end = num_resumed, steps
+    if has_phases:
+        first = max(num_resumed, trainer.first_step)
+        end = trainer.phase_end
+    passes = trainer.epochs_at(end) - trainer.epochs_at(first)
+    number = f"{passes:,.0f}" if passes >= 10 else f"{passes:.2g}"
+    when = " in this phase" if has_phases else ""
+    all_steps += f" ({number} passes over the data{when})"
     if minutes is not None and steps < FEW_STEPS:
         all_steps += (
             ", which are few: the smallest models learn most in their first "
@@ -189,12 +193,14 @@ class LogPrinter(TrainerCallback):
         # The first micro-batch allocates and compiles: later ones are timed, if there are any.
         self._micro_batch_ends.append(now)
         num_timed = len(self._micro_batch_ends) - 1
-        if num_timed == 0:
-            seconds = silence
-            first_line_seconds = FIRST_LINE_SECONDS_OF_ONE_MICRO_BATCH
-        else:
+        if num_timed:
             seconds = (now - self._micro_batch_ends[0]) / num_timed
             first_line_seconds = FIRST_LINE_SECONDS
+        elif args.device.type == "cpu":
+            seconds = silence
+            first_line_seconds = FIRST_LINE_SECONDS_OF_ONE_MICRO_BATCH
+        else:  # a GPU compiles for longer than many of its steps take
+            return
         if silence > first_line_seconds:
             seconds *= args.gradient_accumulation_steps
             self._write_line(pace_line(self.trainer, seconds))

@@ -161,7 +161,8 @@ class DistillationTrainer(BertTrainer):
         Source: distillation/distiller.py, `Distiller.step`.
         """
         masked, tokens = counts
-        names = ("input_ids", "attention_mask", "token_type_ids", PACKING)
+        # The students see no segments, and so the teacher sees none, as in the original.
+        names = ("input_ids", "attention_mask", PACKING)
         texts = {name: inputs[name] for name in names if name in inputs}
         with torch.no_grad(), self.autocast():
             taught_states = self.teacher.encode_tokens(**texts)

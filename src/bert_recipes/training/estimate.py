@@ -132,7 +132,8 @@ def _describe(estimate: Estimate, trainer: RecipeTrainer) -> dict[str, str]:
     parameters = trainer.model.num_parameters()
     megabytes = 4 * parameters / 1e6
     checkpoint = (
-        f"about {3 * megabytes:,.0f} MB each checkpoint (weights and two states of the optimizer)"
+        f"up to {3 * megabytes:,.0f} MB each checkpoint (weights, at most two states of the "
+        "optimizer)"
     )
     return {
         "parameters": f"{parameters:,}",

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainingArguments
 
 from bert_recipes.errors import InputError, describe_os_error
@@ -66,6 +66,18 @@ def join_processes_on_cpus(timeout: timedelta) -> None:
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo", timeout=timeout)
+
+
+def check_processes_agree(args: TrainingArguments, name: str, value: str, advice: str) -> None:
+    """Refuse a choice that machines have made otherwise: their gradients are added up."""
+    if args.world_size == 1:
+        return
+    values = gather_object([value])
+    if len(set(values)) > 1:
+        raise InputError(
+            f"the processes have other values of {name}: {', '.join(values)}; their machines are "
+            f"not alike: give {advice}"
+        )
 
 
 Result = TypeVar("Result")

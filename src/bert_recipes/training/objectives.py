@@ -24,6 +24,8 @@ class Objective:
     # Settings of the original for Adam and a new model. They are not for LAMB or Muon, nor for
     # training that continues from a checkpoint.
     adam_settings: Mapping[str, Any] = field(default_factory=dict)
+    # By the size of the model, over `adam_settings`.
+    adam_settings_of_sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def trainer_class(self, teacher: Any = None, settings: Any = None) -> Callable[..., Any]:
         """Import the class of the Trainer, and bind a teacher and its settings where it has one."""
@@ -81,6 +83,7 @@ OBJECTIVES = {
             "hidden_act": "gelu",
         },
         adam_settings={"learning_rate": 5e-4},
+        adam_settings_of_sizes={"base": {"learning_rate": 2e-4}, "large": {"learning_rate": 2e-4}},
     ),
     # Sanh et al. 2019; huggingface/transformers-research-projects distillation/README.md and
     # train.py.

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
-from transformers.trainer_utils import SchedulerType
 
 from bert_recipes.training.late_number import LateNumber
 from bert_recipes.training.speed import read_cpu_facts
@@ -24,7 +23,7 @@ ADAM_OPTIMIZERS = ("bert_adam", "adamw")
 OPTIMIZERS = (*ADAM_OPTIMIZERS, "lamb", "muon", "trainer")
 SCHEDULES = ("bert_linear", "trainer")
 # Those of the Trainer that follow `metric_for_best_model`.
-SCHEDULERS_BY_METRIC = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+SCHEDULERS_BY_METRIC = ("reduce_lr_on_plateau", "greedy")  # older transformers lack the second
 # google-research/bert optimization.py, create_optimizer: exclude_from_weight_decay.
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
 # Linear layers whose names contain one of these are AdamW's beside Muon: a task's output layer, and

@@ -24,7 +24,12 @@ from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.config import warn_in_main_process
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
-from bert_recipes.data.masking import IGNORE_INDEX, default_max_predictions
+from bert_recipes.data.masking import (
+    IGNORE_INDEX,
+    SPECIAL_SELECTIONS,
+    VARIABLE_SELECTIONS,
+    default_max_predictions,
+)
 from bert_recipes.data.store import Split, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.files import fingerprint_files
@@ -86,7 +91,7 @@ MASK_FIELDS = (
 )
 INPUT_FIELDS = ("short_seq_prob", "input_format", "pair_label", "dupe_factor")
 # Enough for token frequencies: more than six million tokens at 128 per pair.
-MAX_COUNTED_INSTANCES = 50_000
+MAX_COUNTED_INPUTS = 50_000
 # The quickstart's data, in the current folder.
 QUICKSTART_DATA = Path("data/quickstart")
 # (file that a script leaves when it is done, script, configuration)
@@ -263,7 +268,7 @@ def load_data(data_args: DataArguments, seed: int) -> PreTrainingData:
         validation=validation,
         collator=make_collator(data_args, tokenizer, seed),
         old=old,
-        count_tokens=lambda: store.train.unigram_counts,
+        count_tokens=partial(_count_predicted_tokens, store.train, train, data_args.selection),
         resume_fingerprint={"store": store.fingerprint, "tokenizer": tokenizer.fingerprint},
     )
 
@@ -295,21 +300,35 @@ def _load_instances(data_args: DataArguments, seed: int) -> PreTrainingData:
     )
 
 
-def _count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
-    """Return int64 (V,), the tokens of instances as they were before masking.
+def _count_predicted_tokens(
+    split: Split, dataset: PreTrainingDataset, selection: str
+) -> np.ndarray:
+    """Return int64 (V,), the tokens of a text that may be predicted."""
+    if selection not in SPECIAL_SELECTIONS:
+        return split.unigram_counts
+    counts = _count_tokens(dataset, len(split.unigram_counts))
+    if selection == "causal":
+        counts[dataset.cls_id] = 0  # it is before every token
+    return counts
 
-    At most `MAX_COUNTED_INSTANCES` are counted, at equal distances.
+
+def _count_tokens(dataset: PreTrainingDataset | InstanceDataset, vocab_size: int) -> np.ndarray:
+    """Return int64 (V,), the tokens of inputs, with special ones, as they are before masking.
+
+    At most `MAX_COUNTED_INPUTS` are counted, at equal distances.
     """
-    num_instances = len(dataset)
-    num_counted = min(num_instances, MAX_COUNTED_INSTANCES)
-    logger.info("token frequencies are counted in %d of %d instances", num_counted, num_instances)
-    positions = np.linspace(0, num_instances - 1, num_counted).round()
+    num_inputs = len(dataset)
+    num_counted = min(num_inputs, MAX_COUNTED_INPUTS)
+    logger.info("token frequencies are counted in %d of %d inputs", num_counted, num_inputs)
+    positions = np.linspace(0, num_inputs - 1, num_counted).round()
     indices = positions.astype(np.int64).tolist()
     counts = np.zeros(vocab_size, dtype=np.int64)
-    for index in Progress(indices, desc="count tokens", unit="instance", delay=1):
+    for index in Progress(indices, desc="count tokens", unit="input", delay=1):
         item = dataset[index]
-        is_masked = item["labels"] != IGNORE_INDEX
-        tokens = np.where(is_masked, item["labels"], item["input_ids"])
+        tokens = item["input_ids"]
+        if "labels" in item:  # instances are masked
+            is_masked = item["labels"] != IGNORE_INDEX
+            tokens = np.where(is_masked, item["labels"], tokens)
         counts += np.bincount(tokens, minlength=vocab_size)
     return counts
 
@@ -328,10 +347,10 @@ def make_collator(
     if max_predictions is None:
         max_predictions = default_max_predictions(data_args.max_seq_length, max_probability)
     num_tokens = round(data_args.max_seq_length * max_probability)
-    if data_args.mlm_probability_end is not None and max_predictions < num_tokens:
+    if data_args.selection in VARIABLE_SELECTIONS and max_predictions < num_tokens:
         warn_in_main_process(
             "max_predictions_per_seq is %d: no more are predicted, though mlm_probability %g of %d "
-            "tokens is %d",
+            "tokens is %d; raise it",
             max_predictions,
             max_probability,
             data_args.max_seq_length,
@@ -554,12 +573,14 @@ def build_model(
     is_new = model_args.starting_point == "new model"
     # Masked instances are no text to count.
     if model_args.word_vectors and is_new and isinstance(data.train, PreTrainingDataset):
-        start_with_word_vectors(model, data.train.split)
+        start_with_word_vectors(model, data.train.split, data.unigram_counts)
     return model
 
 
 @torch.no_grad()
-def start_with_word_vectors(model: PreTrainingModel, split: Split) -> None:
+def start_with_word_vectors(
+    model: PreTrainingModel, split: Split, unigram_counts: np.ndarray
+) -> None:
     """Set word embeddings and output bias of a new model from counts over its text.
 
     Word embeddings get the directions of `piece_vectors` and stay as long as random ones are;
@@ -580,7 +601,7 @@ def start_with_word_vectors(model: PreTrainingModel, split: Split) -> None:
     # ELECTRA's discriminator has no output layer over the vocabulary.
     owner: Any = getattr(model, "generator", model)
     bias = owner.get_output_embeddings().bias
-    bias.copy_(unigram_log_probs(split.unigram_counts))
+    bias.copy_(unigram_log_probs(unigram_counts))
 
 
 # Trainer

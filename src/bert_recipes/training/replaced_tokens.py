@@ -129,7 +129,8 @@ class ElectraTrainer(BertTrainer):
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
-        if self.engine == NO_ENGINE:  # engines have loaded both
+        # Engines have loaded both; a run that is stopped keeps its own.
+        if self.engine == NO_ENGINE and not self.stop_request.is_stopped:
             self.model.load_generator(Path(self.state.best_model_checkpoint))
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:

@@ -26,7 +26,13 @@ from bert_recipes.checkpointing import keep_run_id, read_step, write_run_id
 from bert_recipes.config import save_config
 from bert_recipes.data.store import MAX_NAMED_SOURCES, describe_store
 from bert_recipes.errors import InputError, PushError, saving
-from bert_recipes.files import atomic_write, fingerprint_files, hash_of, strict, sync_paths
+from bert_recipes.files import (
+    atomic_write,
+    fingerprint_files,
+    hash_of,
+    replace_nonfinite,
+    sync_paths,
+)
 from bert_recipes.hub_access import OLD_WEIGHTS
 from bert_recipes.models.electra import GENERATOR_FOLDER
 from bert_recipes.run_folder import (
@@ -119,6 +125,12 @@ def check_launch(args: TrainingArguments, *, trains: bool = True) -> None:
             "output_dir; start one launcher a machine, as recipes/cluster/pretrain.slurm does, or "
             "one task"
         )
+    has_engine = asks_for_fsdp(args) or "ACCELERATE_USE_DEEPSPEED" in os.environ
+    if has_engine and not trains:
+        raise InputError(
+            "FSDP and DeepSpeed are for training; measure and predict in one process, with python, "
+            "or in several with accelerate_configs/ddp.yaml"
+        )
     take_one_gpu(args, trains=trains)
     if args.device.type == "cpu":
         _check_cpu(args, processes)
@@ -172,6 +184,10 @@ def start_logging(args: TrainingArguments) -> None:
     """Log to stderr: everything from the main process, warnings from the others."""
     level = logging.INFO if args.process_index == 0 else logging.WARNING
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=level)
+    if args.process_index > 0:
+        # What these packages say of files and models is the same in every process.
+        for package in ("finetuning", "tasks", "tokenization"):
+            logging.getLogger(f"bert_recipes.{package}").setLevel(logging.ERROR)
     for library in ("accelerate", "filelock", "fsspec", "httpx", "httpx2", "matplotlib", "torch"):
         logging.getLogger(library).setLevel(logging.WARNING)
     if args.disable_tqdm or not sys.stderr.isatty():
@@ -303,7 +319,7 @@ def speed_of(log_history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def results_text(results: Mapping[str, Any]) -> str:
     """Return results as JSON without NaN and infinity: a value that is not defined is null."""
-    return json.dumps(strict(results), indent=2) + "\n"
+    return json.dumps(replace_nonfinite(results), indent=2) + "\n"
 
 
 def save_run(trainer: Trainer, results: dict[str, Any]) -> None:

@@ -51,6 +51,7 @@ from bert_recipes.data.order import ResumableBatchSampler
 from bert_recipes.errors import InputError, Interrupted, end_workers, saving
 from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.models.bert_model import PackedModel, enable_packed_layers
+from bert_recipes.models.sizes import inputs_of
 from bert_recipes.run_folder import PROGRESS_FILE, STATE_FILE
 from bert_recipes.training.arguments import RunArguments
 from bert_recipes.training.batch_buffer import BatchBuffer, DeviceCollator
@@ -73,7 +74,7 @@ from bert_recipes.training.engines import (
     sharded_once,
 )
 from bert_recipes.training.late_number import LateNumber, PreviousNumber
-from bert_recipes.training.launch import take_one_gpu
+from bert_recipes.training.launch import check_processes_agree, take_one_gpu
 from bert_recipes.training.optimization import (
     SCHEDULERS_BY_METRIC,
     MuonSettings,
@@ -228,7 +229,15 @@ class RecipeTrainer(Trainer):
             patch_environment(TENSORBOARD_LOGGING_DIR=events),
         ):
             super().__init__(model=model, args=args, **kwargs)
+        names = inputs_of(model)
+        # A model that is wrapped may hide its inputs.
+        has_one_segment = "input_ids" in names and "token_type_ids" not in names
+        if self.processing_class is not None and has_one_segment:
+            # Stock's classes would look up a second type, which the model does not have.
+            self.processing_class.model_input_names = list(names)
+            self.processing_class.init_kwargs["model_input_names"] = list(names)
         set_up_engine(self, args.optimizer)
+        check_processes_agree(args, "precision", self.precision, "--precision")
         # DDP then keeps no second copy of the gradients.
         self.accelerator.ddp_handler.gradient_as_bucket_view = True
         # `micro_batch_loss` divides by the counts of the whole step: stock must not divide again.
@@ -683,7 +692,7 @@ class RecipeTrainer(Trainer):
         """Return the counts of all processes, and the elapsed fraction of the step before.
 
         The request to stop and the clock travel with the counts: no second collective in each
-        step. Reading this step's numbers would make the host wait.
+        step. Reading this step's numbers at once would make the host wait.
         """
         is_asked = self.stop_request.signal is not None
         share = fraction / self.args.world_size
@@ -691,7 +700,7 @@ class RecipeTrainer(Trainer):
         all_counts = torch.cat([counts, extra_counts]).to(device, non_blocking=True)
         all_counts = self.accelerator.reduce(all_counts, reduction="sum")
         num_asked, fraction_now = all_counts[-2:]
-        self.stop_request.is_asked = self.stop_request.num_asked.swap(num_asked) > 0
+        self.stop_request.num_asked = LateNumber(num_asked)
         return all_counts[:-2], self._shared_clock.swap(fraction_now)
 
     def _counts_of(self, batch: Any) -> torch.Tensor:
@@ -1019,6 +1028,8 @@ class RecipeTrainer(Trainer):
         return load_file(checkpoint / "model.safetensors")
 
     def _load_best_model(self) -> None:
+        if self.stop_request.is_stopped:  # the last step is saved, and nothing more is measured
+            return
         # Else the next evaluation would convert the best weights as if they were those of training.
         self.use_mean_weights()
         if self.is_fsdp_enabled:
