@@ -138,7 +138,8 @@ def test_a_checkpoint_that_one_of_two_processes_cannot_write_ends_both(
     )
     stderr = ended(process, 1)
     assert time.monotonic() - begin < 120
-    errors = re.findall("^error: .*cannot be written", stderr, re.MULTILINE)
+    # A bar of the other process may stand before it in the line.
+    errors = re.findall("error: .*cannot be written", stderr)
     assert len(errors) == 1, stderr[-2000:]
     assert not list(folder.glob("checkpoint-*"))
     assert_resumes(repository, small_store, folder, straight_pair)

@@ -2,10 +2,12 @@ r"""Run a recipe on a GPU that computes nothing, and count launches, copies and 
 
 It finds, without a GPU, whatever breaks on the way to one: types, devices, compilers, versions,
 places where the host waits. Numbers are garbage, so losses mean nothing, and what a shape depends
-on must not be computed on the device. Needs a CUDA build of torch, and CUDA's headers:
+on must not be computed on the device. Needs a CUDA build of torch, and CUDA's headers; those of pip
+will do, in the folder to which CUDA_HOME points:
 
     python -m venv cuda && cuda/bin/pip install torch==2.11.0 transformers==5.17.0 accelerate \
-        pyarrow scikit-learn jinja2 matplotlib
+        pyarrow scikit-learn jinja2 matplotlib "nvidia-cuda-crt==13.0.*"
+    export CUDA_HOME=$(echo cuda/lib/python3*/site-packages/nvidia/cu13)
     cuda/bin/python tools/null_gpu/count_launches.py counts.json recipes/pretrain.py \
         --config recipes/configs/pretrain/bert_base.yaml \
         --store data/store --max_steps 5 --eval_strategy no --save_strategy no --overwrite_run true
