@@ -2,8 +2,8 @@
 
     python recipes/show_data.py --store my_store --num_pairs 3 --config laptop
 
---config takes a configuration of pre-training, or the run.yaml of a run, and so do its flags: the
-pairs and masks are those of such a run.
+--config takes a configuration of pre-training, or the run.yaml of a run, and its flags are taken
+too: the pairs and masks are those with which such a run begins.
 """
 
 from __future__ import annotations

@@ -16,6 +16,9 @@ CASES = [
     "Am 3. Oktober kam er. | Im 19. Jahrhundert war es anders.",
     "Es kostet 5 Mio. Euro und 2 Mrd. Dollar. | Das steht in Abs. 2. | Gut.",
     "Die sog. Elite, geb. Meier, kam. | Es waren 12. | Alle gingen.",
+    "Am 5. Okt. 1990 und 12. Dez. 2001, Kap. 3. | Gut.",
+    "\u201eIch gehe.\u201c | Er ging. | \u00bbKomm!\u00ab | Sie kam.",
+    "\u201aNein.\u2018 | Er blieb.",
     # English
     "He came. | He saw. | He left.",
     "Mr. Smith met Mrs. Jones. | They talked.",

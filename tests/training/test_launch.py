@@ -177,7 +177,7 @@ def test_configurations_start_what_they_say_and_train_together_on_the_cpu(
     assert f"processes {processes} sum {processes} device cpu" in done.stdout
     lines = [line for line in done.stderr.splitlines() if "no GPU" in line]
     assert len(lines) == warnings
-    assert all(f"{processes} process(es) train on the CPU" in line for line in lines)
+    assert all(f"{processes} process(es) compute on the CPU" in line for line in lines)
 
 
 @pytest.mark.gpu

@@ -99,7 +99,7 @@ PLAN_FILE = "plan.json"
 FILE_STATES_FOLDER = "file_states"
 # Raised with every change of our own rules (documents, sentences, passages, what is held out), so
 # that no store mixes the shards of two.
-RULES_VERSION = 5
+RULES_VERSION = 6
 # Settings that change neither documents nor token ids stay out of the store, so that the same text
 # gives the same bytes.
 _NOT_IN_STORE = (

@@ -34,8 +34,9 @@ _ONLY_CAPITALIZED = _words("det sen mio")
 # German ordinals stand before these: "am 3. Oktober", "im 19. Jahrhundert".
 AFTER_ORDINALS = _words(
     """
-    januar j\u00e4nner februar m\u00e4rz mai juni juli oktober dezember april august september
-    november jahrhundert jahrhunderts weltkrieg weltkriegs
+    januar j\u00e4nner februar m\u00e4rz april mai juni juli august september oktober november
+    dezember jan feb m\u00e4r mrz apr jun jul aug sep sept okt nov dez jh jhd jahrhundert
+    jahrhunderts weltkrieg weltkriegs
     """
 )
 
@@ -45,7 +46,7 @@ BEFORE_NUMBERS = _words(
     """
     no nos nr num fig figs sec sect vol vols ch chap chaps p pp pg art arts eq eqs op bk par para pt
     pts ver vs tab app cap lib fol ex col cols line lines abs nn n\u00ba n\u00b0 jan feb mar apr jun
-    jul aug sep sept oct nov dec
+    jul aug sep sept oct okt nov dec dez m\u00e4r mrz kap
     """
 )
 
@@ -75,7 +76,13 @@ SENTENCE_STARTERS = _words(
 # Arabic question mark and Urdu full stop, ellipsis: like ? and . they need a space after them.
 _SPACED_TERMINATORS = ".!?\u2026\u061f\u06d4"
 _ASCII_CLOSERS = "\"')\\]}"
-_CLOSERS = _ASCII_CLOSERS + "\u2019\u201d\u00bb\u203a\u300d\u300f\uff09\u3011\u300b\u3009\uff02"
+# German closes with what opens in English and French.
+_GERMAN_CLOSERS = "\u201c\u2018\u00ab\u2039"
+_CLOSERS = (
+    _ASCII_CLOSERS
+    + _GERMAN_CLOSERS
+    + "\u2019\u201d\u00bb\u203a\u300d\u300f\uff09\u3011\u300b\u3009\uff02"
+)
 _ASCII_OPENERS = "\"'([{*_-"
 _OPENERS = (
     _ASCII_OPENERS

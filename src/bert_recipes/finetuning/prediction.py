@@ -125,7 +125,10 @@ def _text_rows(path: Path, columns: Sequence[str]) -> NumberedRows:
             first_blank = first_blank or number
             continue
         if first_blank:
-            raise InputError(f"{path}, line {first_blank}: a blank line; every line is an input")
+            raise InputError(
+                f"{path}, line {first_blank}: a blank line; every line is an input: fill it, or "
+                "delete it"
+            )
         texts = line.split("\t") if len(columns) > 1 else [line]
         if len(texts) != len(columns):
             form = " TAB ".join(columns)
@@ -217,7 +220,10 @@ def _read_columns(task: Task, row: Mapping[str, Any], where: str) -> Mapping[str
     may_lack_texts = task.kind in ("sequence_classification", "multiple_choice")
     needs_all = not may_lack_texts or len(empty) == len(values)
     if empty and needs_all:
-        raise InputError(f"{where}: column '{empty[0]}' is empty; there is nothing to predict from")
+        raise InputError(
+            f"{where}: column '{empty[0]}' is empty; there is nothing to predict from: fill it, or "
+            "delete the row"
+        )
     for column in (DOCUMENT, LINES):
         if column in row:
             values[column] = row[column]

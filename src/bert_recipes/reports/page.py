@@ -210,7 +210,9 @@ def finetuning_table(results: Mapping[str, Any], best_metric: str | None = None)
         return table
     warning = f"{best_metric}: nothing shows that the model beats the majority-class baseline"
     steps = results.get("train_steps", FEW_FINETUNING_STEPS)
-    if steps < FEW_FINETUNING_STEPS:
+    if results.get(f"eval_{best_metric}") == 1.0:
+        warning += "; the validation rows are too few: give more of them"
+    elif steps < FEW_FINETUNING_STEPS:
         warning += (
             f"; {steps} steps are few: try --num_train_epochs 20 in another --output_dir, and "
             "--learning_rate 1e-3 for a tiny model"

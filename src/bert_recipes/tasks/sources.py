@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 # Our choice. A limit always draws the same examples, so that runs with it can be compared.
 SAMPLE_SEED = 12345
+# Fewer held-out rows than these are a warning.
+FEW_HELD_OUT = 20
 
 
 # Splits
@@ -121,17 +123,31 @@ def _part_of_file(
         if isinstance(example, TaggedExample):
             words_of_documents.setdefault(example.document, []).extend(example.tokens)
 
-    part = []
+    keys = []
     for example in examples:
         key = _repeated_text(example)
         # A single -DOCSTART-, at the top, makes one document, which cannot be divided: then each
         # sentence is drawn for.
         if isinstance(example, TaggedExample) and len(words_of_documents) > 1:
             key = " ".join(words_of_documents[example.document])
-        is_held_out = draw_from(key) < task.validation_fraction
-        split_of_example = HELD_OUT_SPLIT if is_held_out else task.train_split
+        keys.append(key)
+    in_order = sorted(set(keys), key=draw_from)
+    num_held_out = round(task.validation_fraction * len(in_order))
+    held_out = set(in_order[:num_held_out])
+
+    part = []
+    for key, example in zip(keys, examples, strict=True):
+        split_of_example = HELD_OUT_SPLIT if key in held_out else task.train_split
         if split_of_example == split:
             part.append(example)
+    if split == HELD_OUT_SPLIT and 0 < len(part) < FEW_HELD_OUT:
+        logger.warning(
+            "%s: validation_fraction %g holds out %d rows, which say little of a model; raise it, "
+            "or give more rows",
+            source,
+            task.validation_fraction,
+            len(part),
+        )
     if not part:
         raise InputError(
             f"{source}: validation_fraction {task.validation_fraction:g} of {len(examples)} rows "

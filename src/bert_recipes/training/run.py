@@ -171,7 +171,7 @@ def _check_cpu(args: TrainingArguments, processes: int) -> None:
         threads = torch.get_num_threads()
         cores = (os.cpu_count() or 1) // processes
         logger.warning(
-            "no GPU that torch can use: %d process(es) train on the CPU, in %d thread(s) each "
+            "no GPU that torch can use: %d process(es) compute on the CPU, in %d thread(s) each "
             "(OMP_NUM_THREADS)",
             processes,
             threads,
