@@ -20,6 +20,7 @@ CASES = [
     "\u201eIch gehe.\u201c | Er ging. | \u00bbKomm!\u00ab | Sie kam.",
     "\u201aNein.\u2018 | Er blieb.",
     # English
+    "See Vol. 17, No. 1. | August 1983 was hot.",
     "He came. | He saw. | He left.",
     "Mr. Smith met Mrs. Jones. | They talked.",
     "Dr. A. B. Smith wrote it. | It sold well.",

@@ -232,8 +232,9 @@ def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
         return not _is_word_of_one_letter(word, words[-2])
     if word.isdigit() or _ROMAN.fullmatch(word):
         # An enumeration ("1. Apples") has nothing before its number.
-        is_ordinal = _next_word(text, end).lower() in AFTER_ORDINALS
-        if is_ordinal and word.isdigit() and len(word) <= 2:
+        # "No. 1. August 1983" has no ordinal.
+        may_be_ordinal = word.isdigit() and len(word) <= 2 and not words[-2].endswith(".")
+        if may_be_ordinal and _next_word(text, end).lower() in AFTER_ORDINALS:
             return True
         begins_sentence = _begins_sentence(text, begin, stop - len(word))
         return begins_sentence and len(word) <= _LONGEST_ENUMERATOR
