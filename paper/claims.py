@@ -20,7 +20,7 @@ REPRODUCED, CONTRADICTED, NOT_RESOLVED = "reproduced", "contradicted", "not reso
 # The seeds agree, and how far other rows would move the figures is not known.
 BY_SEEDS_ONLY = "by seeds only"
 # Standard errors by which a row has to be better than the untrained one, to have learned something.
-LEARNT = 3.0
+LEARNED = 3.0
 
 # (row, column) -> seed -> cell
 Cells = Mapping[tuple[str, str], Mapping[int, Cell]]
@@ -100,7 +100,7 @@ class Comparison(NamedTuple):
     @property
     def is_ahead(self) -> bool:
         """Return True where the first row has surely learned more than an untrained other one."""
-        return self.difference is not None and self.difference > LEARNT * self.error
+        return self.difference is not None and self.difference > LEARNED * self.error
 
 
 def compare_cells(
@@ -128,7 +128,7 @@ def judge(claim: Claim, table: Table, cells: Cells) -> dict[str, Any]:
     """Return a claim's verdict, the mean difference on its side and its intervals.
 
     Reproduced: the interval over seeds and rows is above 0. Contradicted: it is below 0. Neither
-    where the better row is not `LEARNT` standard errors ahead of the untrained one. That two rows
+    where the better row is not `LEARNED` standard errors ahead of the untrained one. That two rows
     are alike is reproduced where the interval lies within the distance that the claim allows, and
     contradicted where it lies outside. Where it is not known how far other rows would move the
     figures, what would be a verdict by the seeds is `BY_SEEDS_ONLY`, which is none.

@@ -88,6 +88,14 @@ def test_describe_os_error(error, text):
     assert describe_os_error(error) == text
 
 
+def test_a_full_gpu_is_one_line_with_what_to_lower():
+    body = "import torch\n    raise torch.OutOfMemoryError('CUDA out of memory. Tried 2 GiB')"
+    done = run(body)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: CUDA out of memory. Tried 2 GiB; give a smaller --per_device")
+
+
 def test_another_process_than_the_main_one_is_named(monkeypatch):
     monkeypatch.setenv("RANK", "3")
     assert run("raise InputError('no such key')").stderr == "error: process 3: no such key\n"

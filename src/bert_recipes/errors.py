@@ -102,7 +102,7 @@ def _report(error: Exception) -> NoReturn:
         _fail(message, error.exit_code)
     if _is_full_gpu(error):
         _fail(
-            f"{first_line(error)} Give a smaller --per_device_train_batch_size, with "
+            f"{first_line(error)}; give a smaller --per_device_train_batch_size, with "
             "--global_train_batch_size as the batch was before: the result is the same; or a "
             "smaller batch where nothing is trained"
         )

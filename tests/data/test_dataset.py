@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from functools import partial
 from itertools import chain, count
+from types import SimpleNamespace
 
 import numpy as np
 import original_rules
@@ -15,6 +16,7 @@ import pytest
 from small_stores import add_document
 from torch.utils.data import DataLoader
 
+from bert_recipes.data import dataset as dataset_module
 from bert_recipes.data import formats
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.store import StoreWriter, open_store
@@ -518,3 +520,14 @@ def test_a_table_of_which_a_builder_was_ended_is_built_by_its_reader(
 
     assert np.array_equal(dataset.table(1), make(cache_dir=tmp_path / "other").table(1))
     assert not list(cache.glob(".*.tmp"))
+
+
+def test_other_rules_have_tables_of_their_own(make, monkeypatch, tmp_path):
+    """An edit of the rules would otherwise show the pairs of before."""
+    rules = tmp_path / "rules.py"
+    rules.write_text("CHANCE = 0.5\n")
+    monkeypatch.setattr(dataset_module, "DRAWING_MODULES", (SimpleNamespace(__file__=rules),))
+    before = make().index_name
+    assert make().index_name == before
+    rules.write_text("CHANCE = 0.3\n")
+    assert make().index_name != before

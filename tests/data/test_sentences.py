@@ -19,6 +19,8 @@ CASES = [
     "Am 5. Okt. 1990 und 12. Dez. 2001, Kap. 3. | Gut.",
     "\u201eIch gehe.\u201c | Er ging. | \u00bbKomm!\u00ab | Sie kam.",
     "\u201aNein.\u2018 | Er blieb.",
+    # Chinese opens with what closes in German.
+    "\u4ed6\u8d70\u4e86\u3002||\u201c\u4f60\u597d\u3002\u201d||\u5979\u8bf4\u3002",
     # English
     "See Vol. 17, No. 1. | August 1983 was hot.",
     "He came. | He saw. | He left.",

@@ -42,6 +42,14 @@ def copy(tiny_checkpoint, tmp_path):
     return shutil.copytree(tiny_checkpoint, tmp_path / "copy")
 
 
+def test_positions_that_pre_training_never_read_are_a_warning(copy, caplog):
+    (copy / "run.yaml").write_text("max_seq_length: 32\n")
+    open_for(copy, "mrpc", max_seq_length=32)
+    assert "never trained" not in caplog.text
+    open_for(copy, "mrpc", max_seq_length=64)
+    assert "was pre-trained on inputs of at most 32 tokens" in caplog.text
+
+
 @pytest.fixture
 def mnli_run(tiny_checkpoint, tmp_path):
     model = open_for(tiny_checkpoint, "mnli")

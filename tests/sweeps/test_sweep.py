@@ -433,6 +433,7 @@ def test_runs_on_other_rows_or_from_other_weights_are_no_sweep(bench, sweep, cha
         (["--model_name_or_path", "no/such/model"], "no folder no/such/model"),
         (["--lerning_rate", "3"], "unknown option --lerning_rate; did you mean --learning_rate?"),
         (["--launch", "gpu"], "launch: no configuration"),
+        (["--launch", "ddp_multi_node"], "is started on every machine with its own rank"),
         (["--estimate", "true"], "--estimate cannot be given here: give it to recipes/finetune.py"),
         (["--resume", "no"], "--resume cannot be given here: a sweep resumes by itself"),
         (["--config", "no_such_name"], "--config: there is no file no_such_name"),

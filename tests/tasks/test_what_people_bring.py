@@ -427,11 +427,18 @@ def test_a_fraction_of_the_training_file_is_held_out(tmp_path):
     assert sorted(texts["train"] + texts["validation"]) == sorted(row["text"] for row in rows)
     # Each text twice, on one side; the same ones whoever reads them.
     assert not set(texts["train"]) & set(texts["validation"])
-    assert 140 < len(texts["validation"]) < 260
+    assert len(texts["validation"]) == 200
     write_task_file(tmp_path / "again.yaml", task)
     again = read_task_file(tmp_path / "again.yaml")
     assert again.validation_fraction == 0.2
     assert load_split(again, "validation", data_dir=None).examples[0].text == texts["validation"][0]
+
+
+def test_few_held_out_rows_are_a_warning(tmp_path, caplog):
+    rows = [{"text": f"text {number}", "label": "yes"} for number in range(60)]
+    task = write_task(tmp_path, HELD_OUT, rows)
+    assert len(load_split(task, "validation", data_dir=None).examples) == 12
+    assert "validation_fraction 0.2 holds out 12 rows, which say little" in caplog.text
 
 
 def test_questions_of_a_paragraph_are_on_one_side(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import close_session
-from transformers import AlbertTokenizer, BertTokenizerFast
+from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizerFast
 
 from bert_recipes import hub_access
 from bert_recipes.errors import InputError
@@ -198,6 +198,17 @@ def test_a_vocabulary_whose_text_is_cut_by_other_rules_is_refused(
         return
     with pytest.raises(InputError, match=r"tokenizer_config\.json: .* by other rules than BERT"):
         load_tokenizer(tmp_path / name)
+
+
+def test_a_tokenizer_of_a_model_with_one_segment_stays_one(tmp_path: Path) -> None:
+    write_vocabulary(tmp_path / "vocab.txt", "hello")
+    tokenizer = load_tokenizer(tmp_path / "vocab.txt")
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    tokenizer.save_pretrained(tmp_path / "saved")
+    loaded = load_tokenizer(tmp_path / "saved")
+    loaded.save_pretrained(tmp_path / "again")
+    stock = AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert list(stock("hello", "hello")) == ["input_ids", "attention_mask"]
 
 
 def test_special_tokens_of_other_names_are_refused(tmp_path: Path) -> None:

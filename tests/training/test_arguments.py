@@ -349,6 +349,16 @@ ORIGINALS = {
 }
 
 
+def test_smaller_electras_have_the_rate_of_small(resolve):
+    assert resolve("bert_tiny", "--objective", "electra")["learning_rate"] == 5e-4
+    assert resolve("bert_large", "--objective", "electra")["learning_rate"] == 2e-4
+
+
+def test_masks_that_repeat_have_one_rate():
+    with pytest.raises(InputError, match="dupe_factor repeats masks"):
+        DataArguments(store="s", dupe_factor=10, mlm_probability_end=0.15)
+
+
 def flags_of(objective):
     teacher = ["--teacher", "x"] if objective in ("distilbert", "tinybert") else []
     return ["--objective", objective, *teacher]

@@ -28,6 +28,7 @@ from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training import launch
+from bert_recipes.training.arguments import PreTrainingArguments
 from bert_recipes.training.bert_trainer import BertTrainer
 from bert_recipes.training.engines import layer_classes
 from bert_recipes.training.launch import check_gpus, run_on_main_process
@@ -295,3 +296,21 @@ def test_another_process_hears_the_answer_and_asks_nobody(monkeypatch: pytest.Mo
     monkeypatch.setattr(launch, "broadcast_object_list", hear)
     args = SimpleNamespace(process_index=1, world_size=2)
     assert run_on_main_process(args, lambda: pytest.fail("asked")) == "heard"
+
+
+def test_machines_that_chose_otherwise_are_refused(monkeypatch):
+    """Gradients of float16, which are scaled, would be added to those of bfloat16."""
+    args = SimpleNamespace(world_size=2)
+    choices = ["bf16", "bf16"]
+    monkeypatch.setattr(launch, "gather_object", lambda values: choices)
+    launch.check_processes_agree(args, "precision", "bf16", "--precision")
+    choices[1] = "fp16"
+    with pytest.raises(InputError, match=r"precision: bf16, fp16; .* give --precision"):
+        launch.check_processes_agree(args, "precision", "bf16", "--precision")
+
+
+def test_an_engine_is_refused_where_nothing_is_trained(monkeypatch, tmp_path):
+    args = PreTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(InputError, match="FSDP and DeepSpeed are for training"):
+        check_launch(args, trains=False)

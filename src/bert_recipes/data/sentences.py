@@ -76,13 +76,9 @@ SENTENCE_STARTERS = _words(
 # Arabic question mark and Urdu full stop, ellipsis: like ? and . they need a space after them.
 _SPACED_TERMINATORS = ".!?\u2026\u061f\u06d4"
 _ASCII_CLOSERS = "\"')\\]}"
-# German closes with what opens in English and French.
-_GERMAN_CLOSERS = "\u201c\u2018\u00ab\u2039"
-_CLOSERS = (
-    _ASCII_CLOSERS
-    + _GERMAN_CLOSERS
-    + "\u2019\u201d\u00bb\u203a\u300d\u300f\uff09\u3011\u300b\u3009\uff02"
-)
+_CLOSERS = _ASCII_CLOSERS + "\u2019\u201d\u00bb\u203a\u300d\u300f\uff09\u3011\u300b\u3009\uff02"
+# German closes with what opens in English, French and Chinese: only a space tells them apart.
+_CLOSERS_BEFORE_SPACE = _CLOSERS + "\u201c\u2018\u00ab\u2039"
 _ASCII_OPENERS = "\"'([{*_-"
 _OPENERS = (
     _ASCII_OPENERS
@@ -99,7 +95,7 @@ _WIDE_STOP = "\uff0e"
 _DIGIT_OR_LATIN = re.compile(r"[0-9A-Za-z\uff10-\uff19\uff21-\uff3a\uff41-\uff5a]")
 _UNSPACED = CJK_TERMINATORS + OWN_STOPS + _WIDE_STOP
 _CANDIDATE = re.compile(
-    rf"{_STOP}(?<!{_STOP}{_STOP}){_STOP}*+[{_CLOSERS}]*+\s++"
+    rf"{_STOP}(?<!{_STOP}{_STOP}){_STOP}*+[{_CLOSERS_BEFORE_SPACE}]*+\s++"
     rf"|[{_UNSPACED}][{_UNSPACED}!?]*+[{_CLOSERS}]*+\s*+"
     # Two word separators of Amharic, as many type its full stop.
     rf"|\u1361\u1361[{_CLOSERS}]*+\s*+"
@@ -280,7 +276,9 @@ def _is_abbreviation(word: str, text: str, end: int) -> bool:
 # Our own rule for "extract only the text passages": see is_passage.
 MIN_PASSAGE_WORDS = 8
 _LIST_MARKS = ("*", "#", "|", "-", "\u2022", "\u2013", "=", "!", ":", ";", "{", "<")
-_PASSAGE_END = re.compile(rf"(?:[{_SPACED_TERMINATORS}{_UNSPACED}]|\u1361\u1361)[{_CLOSERS}]*$")
+_PASSAGE_END = re.compile(
+    rf"(?:[{_SPACED_TERMINATORS}{_UNSPACED}]|\u1361\u1361)[{_CLOSERS_BEFORE_SPACE}]*$"
+)
 # Thai and Lao have no full stop. After the last letter stand at most a year ("B.E. 2563"), a
 # number, and closing quotes and brackets.
 _END_WITHOUT_STOP = re.compile(rf"[\u0e00-\u0eff][\s0-9.({_CLOSERS}]*$")

@@ -219,10 +219,10 @@ def _build(
     length = settings.get("model_max_length")
     if not isinstance(length, int) or length >= _NO_LIMIT:
         length = DEFAULT_MODEL_MAX_LENGTH
-    names = settings.get("model_input_names")
+    names = settings.get("model_input_names") or OriginalBertTokenizer.model_input_names
     return OriginalBertTokenizer(
         vocab=vocabulary,
-        **({"model_input_names": names} if names else {}),
+        model_input_names=names,
         do_lower_case=_settle_case(vocabulary, settings, do_lower_case, path),
         strip_accents=settings.get("strip_accents"),
         tokenize_chinese_chars=settings.get("tokenize_chinese_chars", True),
