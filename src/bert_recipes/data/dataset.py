@@ -22,9 +22,8 @@ from bert_recipes.files import atomic_write, build_once, hash_of, remove_cached,
 
 logger = logging.getLogger(__name__)
 
-# Part of the cache's file names: raise it whenever the table changes.
-FORMAT_VERSION = 1
-# What draws the inputs: with another text of these modules, tables of before are not found.
+# What draws the inputs and writes them: with another text of these modules, tables of before are
+# not found.
 DRAWING_MODULES = (formats, pairs)
 # A position and a row's length are kept in two bytes; BERT has 512 positions.
 MAX_SEQ_LENGTH_RANGE = (8, 65_535)
@@ -135,7 +134,6 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
     def _digest(self) -> str:
         split = self.split
         identity = {
-            "version": FORMAT_VERSION,
             "max_seq_length": self.max_seq_length,
             "short_seq_prob": self.short_seq_prob,
             "seed": self.seed,
