@@ -137,7 +137,7 @@ $(BABYLM)/store/store.json: $(BABYLM)/tokenizer/vocab.txt
 # An unfinished run is resumed. A finished one is only scored, unless ARGS has one of these.
 BABYLM_STARTS = $(filter --overwrite_run% --resume% --estimate%,$(ARGS))
 
-babylm: check-names $(READY)  ## ten million words in a night, with BLiMP over the words seen: TEXT=my_texts BLIMP=blimp/data [VALIDATION=held_out_texts]; CONFIG=babylm_gpu for a GPU
+babylm: check-names $(READY)  ## ten million words in a night, with BLiMP over the words seen: TEXT=my_texts BLIMP=blimp/data [VALIDATION=held_out_texts]; CONFIG=babylm_gpu for a GPU (never run)
 	@ls $(BLIMP) > /dev/null
 	@if test ! -f $(BABYLM)/text; then \
 		test -n "$(TEXT)" || { echo "error: give TEXT=, a folder of .txt or .train files" >&2; exit 1; }; \

@@ -32,7 +32,7 @@ from results import (
     read_results,
     same_machine,
 )
-from sample import BUDGET, OURS, STEPS, STOCK_DEFAULTS, Result, Sample
+from sample import BUDGET, OURS, STEPS, STOCK_DEFAULTS, Result, Sample, check_gpu
 from side_by_side import MAX_SAMPLE_SECONDS, run_sample
 
 from bert_recipes.config import parse_arguments
@@ -574,6 +574,7 @@ def main() -> None:
         print(write_lengths(LENGTHS_FILE, args.data_dir, args.tokenizer))
         return
     if not args.report_only:
+        check_gpu(use_cpu=args.use_cpu)
         machine = describe_machine(torch.device("cpu") if args.use_cpu else None)
         if args.threads is not None:
             machine["threads"] = args.threads

@@ -150,8 +150,8 @@ def measure_worker(sample: Sample) -> Result:
     data = load_data(DataArguments(**settings), sample.seed)
     collate = DeviceCollator(
         data.collator,
-        plans_rows=True,
-        plans_labels=True,
+        adds_packing=True,
+        packs_labels=True,
         joins=True,
     )
     order = epoch_order(0, 0, data.train.num_pairs(0))[:MAX_PAIRS].tolist()

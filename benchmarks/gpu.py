@@ -30,7 +30,7 @@ import torch
 from accelerate.state import AcceleratorState
 from lengths import TASK_LIMITS, read_lengths
 from measuring import describe_here, measure_matmul, measure_training
-from sample import Result, Sample
+from sample import Result, Sample, check_gpu
 from sides import command_line, make_side, stock_configurations
 from transformers import TrainerCallback
 
@@ -88,7 +88,11 @@ class GpuArguments:
     output_dir: str = option("runs/gpu", "folder of the results")
     budget_seconds: float = option(8.0, "measured seconds of a side", above=0)
     sides: list[str] | None = option(None, "which sides; default: all", choices=SIDES)
-    tokens_per_step: int | None = option(None, "positions of a step; default: by size", least=1)
+    tokens_per_step: int | None = option(
+        None,
+        "positions of a step; default: by size, for 80 GB of GPU memory and more",
+        least=1,
+    )
     size: str | None = option(
         None, "instead of the part's sizes, to try a step", choices=TOKENS_PER_STEP
     )
@@ -116,6 +120,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logger.setLevel(logging.INFO)
     (args,) = parse_arguments(GpuArguments)
+    check_gpu(use_cpu=args.use_cpu)
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     if args.step == 1:
         sys.exit(run_tests(args))
@@ -204,14 +209,11 @@ def sides_of(sample: Sample) -> dict[str, Sample]:
     """Return side -> the sample with its settings."""
     stock = stock_configurations("gpu")
     best = stock["stock_compiled" if sample.kind == "pretraining" else "stock_like_lengths"]
-    compiled, eager = "auto", "plain"
-    if sample.on_cpu:  # the same layers, to try the step
-        compiled, eager = "compiled", "eager"
     return {
         "stock, defaults": replace(sample, side="stock_defaults", switches=stock["stock_defaults"]),
         "stock, best": replace(sample, side="stock_best", switches=best),
-        "ours, eager": replace(sample, side="ours", switches={"fast_layers": eager}),
-        "ours": replace(sample, side="ours", switches={"fast_layers": compiled}),
+        "ours, eager": replace(sample, side="ours", switches={"fast_layers": "eager"}),
+        "ours": replace(sample, side="ours", switches={"fast_layers": "compiled"}),
     }
 
 
@@ -227,7 +229,8 @@ def measure_part(args: GpuArguments, part: str, work_dir: Path) -> None:
                 sides[side] = attempt(measure_side, sample_of_side)
                 write_result(args, part, cases)  # what is measured is saved, whatever comes
         logger.info("%s", table_of(case, cases[case]))
-        if args.profile and "error" not in sides.get("ours", {"error": "not measured"}):
+        ours = sides.get("ours")
+        if args.profile and ours is not None and "error" not in ours:
             profile = attempt(profile_ours, sides_of(sample)["ours"])
             cases[case]["profile"] = profile
             write_result(args, part, cases)
@@ -248,8 +251,9 @@ def measure_side(sample: Sample) -> Result:
     """Measure one side."""
     start = time.monotonic()
     result = measure_training(sample)
-    if sample.switches.get("fast_layers") == "auto" and not sample.on_cpu:
-        kernels: Any = load_kernels("auto", torch.device("cuda"))
+    if sample.switches.get("fast_layers") == "compiled":
+        device = torch.device("cpu" if sample.on_cpu else "cuda")
+        kernels: Any = load_kernels("compiled", device)
         result["is_compiled"] = kernels.is_compiled
     return {**result, "seconds_in_all": round(time.monotonic() - start, 1)}
 
@@ -297,8 +301,8 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-class Kernel(NamedTuple):
-    """An operation of a profile, by the step."""
+class ProfiledOperation(NamedTuple):
+    """A kernel or an operation of the host, per step."""
 
     name: str
     calls: float
@@ -316,7 +320,8 @@ def profile_ours(sample: Sample) -> Result:
     trainer.train()
 
     events = steps.profiler.key_averages()
-    kernels = kernels_of(events, on_cpu=sample.on_cpu)
+    kernels = operations_of(events, of_host=sample.on_cpu)
+    host = operations_of(events, of_host=True)
     counts = {event.key: event.count / PROFILED_STEPS for event in events}
     milliseconds = 1000 * steps.seconds / PROFILED_STEPS
     busy = sum(kernel.milliseconds for kernel in kernels)
@@ -326,30 +331,31 @@ def profile_ours(sample: Sample) -> Result:
         "kernels_per_step": sum(kernel.calls for kernel in kernels),
         "launches_per_step": sum(counts.get(name, 0) for name in LAUNCH_CALLS),
         "waits_per_step": {name: counts[name] for name in WAIT_CALLS if name in counts},
-        "top": [describe_kernel(kernel) for kernel in kernels[:TOP_KERNELS]],
-        "host": [describe_kernel(kernel) for kernel in kernels_of(events, on_cpu=True)[:TOP_HOST]],
+        "top": [describe_operation(kernel) for kernel in kernels[:TOP_KERNELS]],
+        "host": [describe_operation(operation) for operation in host[:TOP_HOST]],
     }
 
 
-def kernels_of(events: Iterable[Any], *, on_cpu: bool) -> list[Kernel]:
-    """Return the kernels of a profile, or a CPU's operations; those that take most come first."""
-    kernels = []
+def operations_of(events: Iterable[Any], *, of_host: bool) -> list[ProfiledOperation]:
+    """Return the kernels of a profile, or the host's operations; the longest come first."""
+    operations = []
     for event in events:
-        microseconds = event.self_cpu_time_total if on_cpu else event.self_device_time_total
+        microseconds = event.self_cpu_time_total if of_host else event.self_device_time_total
         # A range that somebody named spans kernels, which are counted by themselves.
-        is_kernel = on_cpu or (event.device_type.name == "CUDA" and not event.is_user_annotation)
-        if is_kernel and microseconds > 0:
+        is_kernel = event.device_type.name == "CUDA" and not event.is_user_annotation
+        if (of_host or is_kernel) and microseconds > 0:
             calls = event.count / PROFILED_STEPS
-            kernels.append(Kernel(event.key, calls, microseconds / 1000 / PROFILED_STEPS))
-    return sorted(kernels, key=lambda kernel: -kernel.milliseconds)
+            milliseconds = microseconds / 1000 / PROFILED_STEPS
+            operations.append(ProfiledOperation(event.key, calls, milliseconds))
+    return sorted(operations, key=lambda operation: -operation.milliseconds)
 
 
-def describe_kernel(kernel: Kernel) -> Result:
-    """Return a kernel as the results file has it."""
+def describe_operation(operation: ProfiledOperation) -> Result:
+    """Return an operation as the results file has it."""
     return {
-        "kernel": kernel.name,
-        "calls": round(kernel.calls, 1),
-        "milliseconds": round(kernel.milliseconds, 4),
+        "kernel": operation.name,
+        "calls": round(operation.calls, 1),
+        "milliseconds": round(operation.milliseconds, 4),
     }
 
 
@@ -413,20 +419,19 @@ def profile_table(profile: Mapping[str, Any]) -> str:
 
 
 def train_for_minutes(args: GpuArguments) -> None:
-    """Train on the store for some minutes, and ask the model for BLiMP's grammatical sentences."""
+    """Train on the store for some minutes, and score BLiMP."""
     run = Path(args.output_dir) / "run"
     config = CONFIGS / "pretrain" / f"{args.recipe}.yaml"
     flags = {
-        "config": config,
         "store": args.store,
         # A table of pairs that is beside the store would hide what making it costs.
         "data_cache_dir": Path(args.output_dir) / "pairs",
         "max_minutes": args.minutes,
         "output_dir": run,
         "size": args.size,
-        "use_cpu": "true" if args.use_cpu else None,
+        "use_cpu": str(args.use_cpu).lower(),
     }
-    run_script("pretrain.py", flags)
+    run_script("pretrain.py", str(config), flags)
     results = json.loads((run / "all_results.json").read_text(encoding="utf-8"))
     if args.blimp_dir:
         output = Path(args.output_dir) / "blimp"
@@ -437,7 +442,7 @@ def train_for_minutes(args: GpuArguments) -> None:
             "max_pairs": 100,
             "use_cpu": str(args.use_cpu).lower(),
         }
-        run_script("score_sentences.py", flags)
+        run_script("score_sentences.py", "", flags)
         scores = json.loads((output / "all_results.json").read_text(encoding="utf-8"))
         results["blimp"] = scores["overall"]
     write_result(args, "run", results)
@@ -446,12 +451,12 @@ def train_for_minutes(args: GpuArguments) -> None:
             logger.info("%-32s %s", name, value)
 
 
-def run_script(name: str, flags: Mapping[str, Any]) -> None:
-    """Run one of the recipes."""
+def run_script(name: str, config: str, flags: Mapping[str, Any]) -> None:
+    """Run one of the recipes, with a configuration or with none ("")."""
     command = [
         sys.executable,
         str(REPOSITORY / "recipes" / name),
-        *command_line("", flags),
+        *command_line(config, flags),
     ]
     subprocess.run(command, cwd=REPOSITORY, check=True)
 

@@ -2,9 +2,8 @@
 
     python benchmarks/hours.py
 
-Arithmetic from the measured steps of one H200 (docs/results/gpu/step3_base.json): 900,000 steps of
-256 inputs of 128 tokens, and 100,000 of 512. Other cards are estimates: as many sequences a second
-as their peak rate has of the H200's.
+Arithmetic from measured steps of 256 inputs on one H200: 900,000 of 128 tokens and 100,000 of 512.
+Other cards are estimates: as many sequences a second as their peak rate has of the H200's.
 """
 
 import json
@@ -17,21 +16,33 @@ from bert_recipes.errors import run_cli
 from bert_recipes.settings import option
 
 
-RESULTS = Path("docs/results/gpu/step3_base.json")
+RESULTS_DIR = Path("docs/results/gpu")
 # Devlin et al. 2019, appendix A.2
 BATCH = 256
-STEPS = {"base-128": 900_000, "base-512": 100_000}
+
+
+class Phase(NamedTuple):
+    """A part of the paper's run, and where steps of its batch were measured."""
+
+    steps: int
+    case: str  # of benchmarks/gpu.py
+    file: str
+
+
+PHASES = (
+    Phase(900_000, "base-128", "step2_base.json"),
+    Phase(100_000, "base-512", "step3_base.json"),
+)
 
 
 class Gpu(NamedTuple):
     """A card, and what an hour of it costs."""
 
-    tflops: float  # NVIDIA's data sheets: dense, bfloat16; the T4's in float16
+    tflops: float  # NVIDIA's data sheets: dense, bfloat16
     price: float  # dollars an hour, Hugging Face Jobs, looked up on 2026-11-27
 
 
 GPUS = {
-    "T4": Gpu(65, 0.40),
     "L4": Gpu(121, 0.80),
     "A10G": Gpu(70, 1.50),
     "L40S": Gpu(362, 1.80),
@@ -43,18 +54,18 @@ MEASURED = "H200"
 
 @dataclass
 class HoursArguments:
-    """Choose the measurement."""
+    """Choose the measurements."""
 
-    results: Path = option(RESULTS, "file of benchmarks/gpu.py --step 3 --part base")
+    results_dir: Path = option(RESULTS_DIR, "folder of files of benchmarks/gpu.py")
 
 
-def measured_hours(results: Path) -> float:
+def measured_hours(results_dir: Path) -> float:
     """Return the hours of the paper's run on the card that was measured."""
-    measured = json.loads(results.read_text(encoding="utf-8"))["result"]
     seconds = 0.0
-    for name, steps in STEPS.items():
-        sequences_per_second = measured[name]["sides"]["ours"]["examples_per_second"]
-        seconds += steps * BATCH / sequences_per_second
+    for phase in PHASES:
+        text = (results_dir / phase.file).read_text(encoding="utf-8")
+        sides = json.loads(text)["result"][phase.case]["sides"]
+        seconds += phase.steps * BATCH / sides["ours"]["examples_per_second"]
     return seconds / 3600
 
 
@@ -77,7 +88,7 @@ def make_table(hours: float) -> list[str]:
 def main() -> None:
     """Print the table."""
     (args,) = parse_arguments(HoursArguments)
-    for line in make_table(measured_hours(args.results)):
+    for line in make_table(measured_hours(args.results_dir)):
         print(line)
 
 

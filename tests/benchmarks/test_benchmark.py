@@ -12,9 +12,10 @@ import sides
 from benchmark import BenchmarkArguments, Cases, SuiteRun
 from generated import write_text
 from results import read_results
-from sample import BUDGET, OURS, STOCK_DEFAULTS, Sample
+from sample import BUDGET, OURS, STOCK_DEFAULTS, Sample, check_gpu
 from sides import stock_configurations
 
+from bert_recipes.errors import InputError
 from bert_recipes.training.speed import describe_machine
 
 
@@ -114,6 +115,22 @@ def test_sides_take_turns_and_after_a_round_only_the_fastest_of_stock(run):
     assert [record["round"] for record in samples] == [0] * 5 + [1] * 3 + [2] * 3
     assert samples[1]["spec"]["switches"] == stock_configurations("cpu")["stock_bf16"]
     assert {record["case"] for record in records} == {"tiny-128"}
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "unit", "words"),
+    [(2, "GPU", "CUDA_VISIBLE_DEVICES=0"), (1, None, "no bfloat16 units"), (1, "GPU", None)],
+)
+def test_one_gpu_with_bfloat16_is_measured(monkeypatch, num_gpus, unit, words):
+    set_unit(monkeypatch, unit)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: num_gpus)
+    check_gpu(use_cpu=True)
+    if words is None:
+        check_gpu(use_cpu=False)
+        return
+    with pytest.raises(InputError, match=words):
+        check_gpu(use_cpu=False)
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,12 @@ import pytest
 
 def test_the_hours_are_steps_times_batch_by_the_measured_rates(tmp_path):
     rates = {"base-128": 5000.0, "base-512": 1000.0}
-    result = {
-        name: {"sides": {"ours": {"examples_per_second": rate}}} for name, rate in rates.items()
-    }
-    file = tmp_path / "step3.json"
-    file.write_text(json.dumps({"result": result}))
+    for phase in hours.PHASES:
+        sides = {"ours": {"examples_per_second": rates[phase.case]}}
+        file = tmp_path / phase.file
+        file.write_text(json.dumps({"result": {phase.case: {"sides": sides}}}))
     expected = (900_000 * 256 / 5000 + 100_000 * 256 / 1000) / 3600
-    assert hours.measured_hours(file) == pytest.approx(expected)
+    assert hours.measured_hours(tmp_path) == pytest.approx(expected)
 
 
 def test_a_card_with_half_the_peak_rate_takes_twice_as_long(monkeypatch):
@@ -25,6 +24,6 @@ def test_a_card_with_half_the_peak_rate_takes_twice_as_long(monkeypatch):
 
 
 def test_the_table_of_the_page_is_what_the_command_prints(repository):
-    table = hours.make_table(hours.measured_hours(repository / hours.RESULTS))
+    table = hours.make_table(hours.measured_hours(repository / hours.RESULTS_DIR))
     page = (repository / "docs" / "cloud.md").read_text(encoding="utf-8")
     assert "\n".join(table) in page

@@ -16,14 +16,14 @@ from bert_recipes.finetuning import trainer
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.run import prepare_run
 from bert_recipes.finetuning.trainer import FineTuningTrainer
-from bert_recipes.models.padding_free import plan_rows
+from bert_recipes.models.padding_free import make_packing
 from bert_recipes.training import trainer as base_trainer
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.console import LogPrinter
 from bert_recipes.training.resume import (
     find_resume_checkpoint,
     prepare_output_dir,
-    read_trainer_state,
+    read_progress,
 )
 from bert_recipes.training.speed import training_flops
 
@@ -127,7 +127,7 @@ def test_a_run_whose_labels_were_corrected_is_not_resumed(tiny_checkpoint, tmp_p
     del state["identity"]["training examples"]
     progress.write_text(json.dumps(state))
     checkpoint = tmp_path / "a" / "run" / "checkpoint-2"
-    read_trainer_state(checkpoint, {"training examples": "x"}, "none", 1, allow_changes=False)
+    read_progress(checkpoint, {"training examples": "x"}, "none", 1, allow_changes=False)
     with pytest.raises(InputError, match=r"training examples is .* was made with"):
         train_run(kind, tiny_checkpoint, tmp_path / "c", *SAVING, *resume)
 
@@ -263,9 +263,9 @@ def test_the_plan_of_a_batch_is_that_of_its_longer_rows():
     """Where padding counts in the loss, a step's micro-batches are padded alike after planning."""
     mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
     batch = {"input_ids": mask * 7, "attention_mask": mask, "token_type_ids": mask * 0}
-    batch[PACKING] = plan_rows(mask)
+    batch[PACKING] = make_packing(mask)
     tokenizer = SimpleNamespace(pad_token_id=9)
     padded = FineTuningTrainer._pad_to(SimpleNamespace(processing_class=tokenizer), batch, 6)
     assert padded["input_ids"].tolist() == [[7, 7, 7, 0, 9, 9], [7, 7, 7, 7, 9, 9]]
-    torch.testing.assert_close(dict(padded[PACKING]), dict(plan_rows(padded["attention_mask"])))
-    torch.testing.assert_close(batch[PACKING]["places"], plan_rows(mask)["places"])
+    torch.testing.assert_close(dict(padded[PACKING]), dict(make_packing(padded["attention_mask"])))
+    torch.testing.assert_close(batch[PACKING]["places"], make_packing(mask)["places"])

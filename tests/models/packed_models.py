@@ -6,7 +6,7 @@ from transformers import BertConfig
 from bert_recipes.models import bert_model
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.packed_encoder import encode_packed
-from bert_recipes.models.padding_free import plan_rows
+from bert_recipes.models.padding_free import make_packing
 
 
 VOCAB = 211
@@ -56,9 +56,9 @@ def encoder_inputs(batch):
     return {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
 
 
-def planned(batch):
+def with_packing(batch):
     """The batch as a collator makes it for a GPU."""
-    return batch | {"packing": plan_rows(batch["attention_mask"], batch["labels"])}
+    return batch | {"packing": make_packing(batch["attention_mask"], batch["labels"])}
 
 
 def run(model, batch, fast_layers, autocast=False):

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from bert_recipes.models.bert_model import BertModel, enable_packed_layers
-from bert_recipes.models.padding_free import plan_rows
+from bert_recipes.models.padding_free import make_packing
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ def test_a_stock_model_with_a_head_gets_layers_on_packed_rows(tmp_path, inputs):
 
 
 @pytest.mark.parametrize("lengths", ["ragged", "full_rows", "one_long"])
-@pytest.mark.parametrize("fast_layers", ["auto", "plain", "eager", "eager, planned"])
+@pytest.mark.parametrize("fast_layers", ["auto", "plain", "eager", "eager, with packing"])
 def test_a_head_that_counts_pads_gets_those_of_stock_layers(lengths, fast_layers):
     """Of question answering: its softmax is over all positions (google-research/bert run_squad.py,
     `compute_loss`). Pads attend to the tokens of their sequence, and nobody attends to them.
     """
-    kernels = fast_layers.removesuffix(", planned")
+    kernels = fast_layers.removesuffix(", with packing")
     if kernels == "auto":
         need_cpu_kernels()
     inputs, model = (
@@ -65,8 +65,8 @@ def test_a_head_that_counts_pads_gets_those_of_stock_layers(lengths, fast_layers
     stock_gradients = gradients_of(model)
     model.zero_grad()
     enable_packed_layers(model, kernels)
-    if fast_layers.endswith("planned"):
-        inputs["packing"] = plan_rows(inputs["attention_mask"])
+    if fast_layers.endswith("with packing"):
+        inputs["packing"] = make_packing(inputs["attention_mask"])
     output = model(**inputs)
     output.loss.backward()
     assert_near(output.loss, expected.loss)

@@ -15,7 +15,7 @@ from packed_models import (
     gradients_of,
     make_batch,
     make_model,
-    planned,
+    with_packing,
 )
 
 from bert_recipes.models import packed_encoder
@@ -24,7 +24,7 @@ from bert_recipes.models.packed_encoder import HeadRows, find_head_rows
 from bert_recipes.models.padding_free import grouped_layout
 
 
-IMPLEMENTATIONS = ["auto", "plain", "eager", "planned"]
+IMPLEMENTATIONS = ["auto", "plain", "eager", "eager with packing"]
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
@@ -51,9 +51,9 @@ def run(model, batch, layers, **settings):
     """The losses and the gradient of every parameter."""
     for part in (model, getattr(model, "generator", None)):
         if part is not None:
-            part.base_model.use_fast_layers("eager" if layers == "planned" else layers)
+            part.base_model.use_fast_layers("eager" if layers == "eager with packing" else layers)
     model.zero_grad()
-    output = model(**(planned(batch) if layers == "planned" else batch), **settings)
+    output = model(**(with_packing(batch) if layers == "eager with packing" else batch), **settings)
     output.loss.backward()
     return output, gradients_of(model)
 
@@ -144,5 +144,5 @@ def test_rows_are_filled_up_to_a_multiple():
     head_rows = find_head_rows(layout, batch["labels"], None, 64)
     num_predicted = int((batch["labels"] != -100).sum())
     assert len(head_rows.rows) == 64
-    assert head_rows.predictions[0].tolist() == list(range(6, 6 + num_predicted))
+    assert head_rows.predicted[0].tolist() == list(range(6, 6 + num_predicted))
     assert head_rows.rows[6 + num_predicted :].sum() == 0

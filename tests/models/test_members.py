@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.checkpoints import MEMBERS
-from bert_recipes.models.padding_free import plan_rows
+from bert_recipes.models.padding_free import make_packing
 from bert_recipes.models.sizes import count_parameters, pretraining_config
 from bert_recipes.training.objectives import OBJECTIVES
 
@@ -28,10 +28,10 @@ NAMES = ["RobertaForMaskedLM", "AlbertForPreTraining", "DistilBertForMaskedLM"]
 
 
 def plan_for(batch, fast_layers):
-    """What a collator has planned for a GPU."""
+    """What a collator adds for a GPU."""
     if fast_layers != "eager":
         return None
-    return plan_rows(batch["attention_mask"], batch["labels"])
+    return make_packing(batch["attention_mask"], batch["labels"])
 
 
 @pytest.mark.parametrize("fast_layers", ["off", "plain", "auto", "eager"])
@@ -234,7 +234,7 @@ def test_heads_use_every_parameter_and_hand_the_plan_to_the_encoder(family, head
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     mask = (torch.arange(6) < torch.tensor([6, 2, 5, 3])[:, None]).long()
-    plan = plan_rows(mask)
+    plan = make_packing(mask)
     batch = {"input_ids": IDS, "attention_mask": mask} | labels_for(head, mask)
     if head == "MultipleChoice":  # two questions with two choices
         batch |= {"input_ids": IDS.view(2, 2, 6), "attention_mask": mask.view(2, 2, 6)}

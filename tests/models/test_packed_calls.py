@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from transformers.models.bert.modeling_bert import BertSelfAttention
 
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert_model import BertModel, say_once
+from bert_recipes.models.bert_model import BertModel, warn_once
 
 
 @pytest.fixture
@@ -325,7 +325,7 @@ def test_what_hangs_on_a_whole_part_is_called(kernels, batch, part, change, with
 
 def test_a_call_that_falls_back_says_why_and_says_it_once(kernels, batch, caplog):
     """The log has said before that the layers are on packed rows."""
-    say_once.cache_clear()
+    warn_once.cache_clear()
     model = make_model()
     model.bert.use_fast_layers(kernels)
     flipped = {name: values.flip(1) for name, values in encoder_inputs(batch).items()}

@@ -13,8 +13,8 @@ from packed_models import (
     gradients_of,
     make_batch,
     make_model,
-    planned,
     run,
+    with_packing,
 )
 
 from bert_recipes.models import packed_encoder as packed_encoder_module
@@ -28,17 +28,17 @@ def batch():
     return make_batch(LENGTHS["ragged"])
 
 
-@pytest.fixture(params=["auto", "plain", "eager", "planned"])
+@pytest.fixture(params=["auto", "plain", "eager", "eager with packing"])
 def layers(request):
-    """Every implementation of the layers; `planned` is eager with a plan, as on a GPU."""
+    """Every implementation of the layers; `eager with packing` is what runs on a GPU."""
     if request.param == "auto":
         need_cpu_kernels()
     return request.param
 
 
 def run_layers(model, batch, layers, **settings):
-    if layers == "planned":
-        return run(model, planned(batch), "eager", **settings)
+    if layers == "eager with packing":
+        return run(model, with_packing(batch), "eager", **settings)
     return run(model, batch, layers, **settings)
 
 
@@ -46,7 +46,7 @@ def run_layers(model, batch, layers, **settings):
 @pytest.mark.parametrize("name", [*LENGTHS, "without_mask"])
 def test_losses_and_gradients_are_those_of_stock_layers(layers, name, hidden_act):
     model, batch = make_model(hidden_act=hidden_act), make_batch(LENGTHS.get(name, [24, 24]))
-    if name == "without_mask" and layers != "planned":  # every position is a row
+    if name == "without_mask" and layers != "eager with packing":  # every position is a row
         del batch["attention_mask"]
     expected, stock_gradients = run(model, batch, "off")
     output, gradients = run_layers(model, batch, layers)
@@ -155,7 +155,7 @@ def test_a_stock_model_gets_the_layers_with_all_that_it_has(kernels, batch):
 
 def test_pads_have_no_hidden_states(layers, batch):
     model = make_model(BertModel).eval()
-    model.use_fast_layers(layers.replace("planned", "eager"))
+    model.use_fast_layers(layers.replace("eager with packing", "eager"))
     states = model(**encoder_inputs(batch)).last_hidden_state
     assert not states[batch["attention_mask"] == 0].any()
 

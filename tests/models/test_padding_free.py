@@ -13,7 +13,7 @@ from bert_recipes.models.padding_free import (
     MIN_LENGTH_FRACTION,
     ROW_STEP,
     grouped_layout,
-    plan_rows,
+    make_packing,
 )
 
 
@@ -44,7 +44,7 @@ def test_a_label_of_a_pad_is_refused():
     batch = make_batch([3, 2])
     batch["labels"][1, 2] = 5
     with pytest.raises(InputError, match="labels of pads are -100"):
-        plan_rows(batch["attention_mask"], batch["labels"])
+        make_packing(batch["attention_mask"], batch["labels"])
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""Nothing in a planned step makes the host wait for a GPU: no number is read, no place is looked
-for.
+"""Nothing in a step with a packing makes the host wait for a GPU: no number is read, no place is
+looked for.
 """
 
 import pytest
 import torch
-from packed_models import LENGTHS, VOCAB, make_batch, planned
+from packed_models import LENGTHS, VOCAB, make_batch, with_packing
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bert_recipes.models import vocabulary_loss
@@ -69,7 +69,7 @@ def planned_batch(objective):
     batch = make_batch(LENGTHS["ragged"])
     if objective not in ("bert", "albert"):
         del batch["next_sentence_label"]
-    return planned(batch)
+    return with_packing(batch)
 
 
 def count_waits(batch, compute_loss):

@@ -497,6 +497,7 @@ def data_of(_, **settings):
         (make, {"dataloader_persistent_workers": True}, "dataloader_num_workers of 1"),
         (make, {"logging_nan_inf_filter": True}, "leave it out: it would hide"),
         (make, {"auto_find_batch_size": True}, "the global batch would change"),
+        (make, {"bf16_full_eval": True}, "evaluations are in --precision too"),
         (make, {"save_on_each_node": True}, "output_dir is one folder of all machines"),
         (make, {"enable_jit_checkpoint": True}, "SIGTERM saves a checkpoint anyway"),
         (make, {"bf16": True, "precision": "fp32"}, "give one of them"),

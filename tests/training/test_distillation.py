@@ -20,7 +20,7 @@ from bert_recipes.models.sampled_softmax import SampledSoftmax
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.arguments import DistillationArguments, PreTrainingArguments
-from bert_recipes.training.distillation import DistillationTrainer, make_student, teacher_layers
+from bert_recipes.training.distillation import DistillationTrainer, copied_layers, make_student
 from bert_recipes.training.speed import BatchStats
 
 
@@ -85,9 +85,9 @@ def make_trainer(data, tmp_path):
 
 def test_the_student_of_six_begins_with_the_layers_of_the_original():
     """scripts/extract_distilbert.py."""
-    assert teacher_layers(12, 6) == [0, 2, 4, 7, 9, 11]
+    assert copied_layers(12, 6) == [0, 2, 4, 7, 9, 11]
     with pytest.raises(InputError, match="student_layers is 5; the teacher has 4"):
-        teacher_layers(4, 5)
+        copied_layers(4, 5)
 
 
 @pytest.mark.parametrize("folds", [True, False])
@@ -154,10 +154,10 @@ def test_the_loss_and_its_gradient_are_those_of_the_plain_formulas(
         taught = plain(**inputs, output_hidden_states=True)
     real = batch["attention_mask"] == 1
     log_probs = (output.logits[real] / 2.0).log_softmax(-1)
-    taught_probs = (taught.prediction_logits[real] / 2.0).softmax(-1)
-    divergence = F.kl_div(log_probs, taught_probs, reduction="batchmean") * 4.0
-    states, taught_states = output.hidden_states[-1][real], taught.hidden_states[-1][real]
-    cosine = F.cosine_embedding_loss(states, taught_states, torch.ones(len(states)))
+    teacher_probs = (taught.prediction_logits[real] / 2.0).softmax(-1)
+    divergence = F.kl_div(log_probs, teacher_probs, reduction="batchmean") * 4.0
+    states, teacher_states = output.hidden_states[-1][real], taught.hidden_states[-1][real]
+    cosine = F.cosine_embedding_loss(states, teacher_states, torch.ones(len(states)))
     expected = 5.0 * divergence + 2.0 * output.loss + cosine
     expected.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)

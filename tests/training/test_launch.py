@@ -270,6 +270,20 @@ def test_deepspeed_started_for_gpus_does_not_train_on_cpus(
         check_launch(args)
 
 
+def test_a_cpu_that_make_chose_beside_a_gpu_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    check_launch(args)
+    assert "LAUNCH=single_gpu takes it" in caplog.text
+    caplog.clear()
+    monkeypatch.delenv("ACCELERATE_USE_CPU")
+    check_launch(args)
+    assert not caplog.text
+
+
 # What the main process finds out
 
 

@@ -40,7 +40,7 @@ from bert_recipes.training.resume import (
     is_run_file,
     lock_output_dir,
     prepare_output_dir,
-    read_trainer_state,
+    read_progress,
     state_of_process,
 )
 from bert_recipes.training.run import results_text, speed_of
@@ -390,7 +390,7 @@ def test_a_resume_under_deepspeed_says_that_it_opens_pickles(tmp_path: Path, cap
         state = {"engine": engine, "processes": [{}, {}], "identity": {}}
         (tmp_path / PROGRESS_FILE).write_text(json.dumps(state))
         with caplog.at_level("INFO"):
-            read_trainer_state(tmp_path, {}, engine, 2, allow_changes=False)
+            read_progress(tmp_path, {}, engine, 2, allow_changes=False)
     assert "opening them runs what code they hold" in caplog.text
 
 

@@ -125,13 +125,13 @@ def test_the_losses_and_their_gradients_are_those_of_the_plain_formulas(make_tra
 
     student.fit_dense.zero_grad()
     with torch.no_grad():
-        _, taught, taught_scores = states_of(teacher, batch)
+        _, taught, teacher_scores = states_of(teacher, batch)
     stock, hidden, scores = states_of(student, batch)
     real = batch["attention_mask"] == 1
     assert not real.all()
     pairs = (real[:, :, None] & real[:, None, :])[:, None].expand_as(scores[0])
-    attention = F.mse_loss(scores[0][pairs], taught_scores[1][pairs])
-    attention += F.mse_loss(scores[1][pairs], taught_scores[3][pairs])
+    attention = F.mse_loss(scores[0][pairs], teacher_scores[1][pairs])
+    attention += F.mse_loss(scores[1][pairs], teacher_scores[3][pairs])
     embeddings, *states = [
         F.mse_loss(student.fit_dense(hidden[layer])[real], taught[2 * layer][real])
         for layer in range(3)
@@ -159,7 +159,7 @@ def test_without_padding_the_loss_is_the_originals_which_depends_on_padding(make
 
     def original(batch):
         _, hidden, scores = states_of(student, batch)
-        _, taught, taught_scores = states_of(teacher, batch)
+        _, taught, teacher_scores = states_of(teacher, batch)
         mask = (1 - batch["attention_mask"][:, None, None, :]) * -10000.0
 
         def cut(scores):
@@ -167,7 +167,7 @@ def test_without_padding_the_loss_is_the_originals_which_depends_on_padding(make
 
         loss = 0.0
         for layer in range(2):
-            loss += F.mse_loss(cut(scores[layer]), cut(taught_scores[2 * layer + 1]))
+            loss += F.mse_loss(cut(scores[layer]), cut(teacher_scores[2 * layer + 1]))
         for layer in range(3):
             loss += F.mse_loss(student.fit_dense(hidden[layer]), taught[2 * layer])
         return loss.item()

@@ -130,5 +130,5 @@ def test_a_machine_that_was_busy_while_it_was_measured_is_measured_again(open_tr
     mfus = []
     for flops_per_second in (5, 20, 30):
         trainer.meter.interval = BatchStats(flops_per_second, 0, 1), 1.0, 1
-        mfus.append(trainer.throughput()["mfu"])
+        mfus.append(trainer.mfu_and_hours_left()["mfu"])
     assert mfus == [0.5, 0.2, 0.3]

@@ -171,7 +171,9 @@ class FeatureTagger(nn.Module):
 
         sentences = self.dropout(inputs).split(list(lengths))
         packed = rnn.pack_sequence(list(sentences), enforce_sorted=False)
-        packed_states, _ = self.lstm(packed)
+        # On a GPU autocast computes an LSTM in float16, whose gradients need a scaled loss.
+        with torch.autocast("cuda", enabled=False):
+            packed_states, _ = self.lstm(packed.to(torch.float32))
         states = torch.cat(rnn.unpack_sequence(packed_states))
         return self.classifier(self.dropout(states))
 

@@ -35,7 +35,8 @@ Feature = Mapping[str, Any]
 Batch = dict[str, torch.Tensor]
 NOT_FINITE = (
     "the model's outputs are not finite; its weights are broken or its training has diverged: "
-    "take another checkpoint, or train with a lower learning rate"
+    "take another checkpoint, or train with a lower learning rate; on a GPU in fp16 first "
+    "try --precision fp32"
 )
 
 

@@ -160,7 +160,7 @@ class FineTuningTrainer(RecipeTrainer):
         return padded_batches, counts
 
     def _pad_to(self, batch: Batch, length: int) -> Batch:
-        """Return a batch with longer rows, and its plan with their positions.
+        """Return a batch with longer rows, and its packing with their positions.
 
         Args:
             batch: int64 (B, S) input_ids, attention_mask and token_type_ids, and other keys, which
@@ -229,7 +229,7 @@ class FineTuningTrainer(RecipeTrainer):
 
         logits = output.logits.float().flatten(0, -2)
         labels = inputs["labels"].flatten()
-        weights = self.class_weights.to(logits.device)
+        weights = self.class_weights.to(logits.device, non_blocking=True)
         return cross_entropy(logits, labels, weight=weights, reduction="sum")
 
     # Logging
@@ -255,7 +255,7 @@ class FineTuningTrainer(RecipeTrainer):
             # Measuring the machine takes seconds, longer than many a fine-tuning run: only where a
             # tracker records it.
             if self.args.report_to:
-                logs.update(self.throughput())
+                logs.update(self.mfu_and_hours_left())
         super().log(logs, start_time)
 
     # Evaluation and prediction

@@ -24,7 +24,7 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert_model import BertModel, OriginalInitialization, say_once
+from bert_recipes.models.bert_model import BertModel, OriginalInitialization, warn_once
 from bert_recipes.models.kernels.plain import Kernels
 from bert_recipes.models.packed_encoder import Encoded
 from bert_recipes.models.packed_support import is_plain
@@ -134,7 +134,7 @@ class PreTrainingModel(OriginalInitialization):
         return self.token_logits(hidden), self._pair_logits(pooled)
 
     @can_return_tuple
-    def forward(  # noqa: PLR0913  # stock's arguments, the counts of a batch and its plan
+    def forward(  # noqa: PLR0913  # stock's arguments, the counts of a batch and its packing
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
@@ -166,7 +166,7 @@ class PreTrainingModel(OriginalInitialization):
             num_pairs_in_batch: Pairs of the global batch; None = of this batch. With
                 num_items_in_batch alone (stock Trainer) this batch's mean is weighted by its share
                 of the predicted tokens.
-            packing: The plan of this batch (`plan_rows`); without it a GPU waits for the positions
+            packing: Of this batch (`make_packing`); without it a GPU waits for the positions
                 of its tokens.
             distiller: Called with the model and the last hidden states of the real tokens, (N, H);
                 returns `distillation_loss`.
@@ -197,7 +197,7 @@ class PreTrainingModel(OriginalInitialization):
         mlm_loss = nsp_loss = targets = None
         prediction_logits = full_logits
         if labels is not None:
-            predicted, targets = encoded.predictions(labels, packing)
+            predicted, targets = encoded.predicted_rows(labels, packing)
             mlm_loss, predicted_logits = self._token_loss(
                 encoded, full_logits, predicted, targets, num_items_in_batch
             )
@@ -237,7 +237,7 @@ class PreTrainingModel(OriginalInitialization):
 
         Args:
             inputs: The arguments of the encoder by name.
-            packing: The plan of the batch.
+            packing: Of the batch.
             head_labels: As in `encode_packed`.
         """
         base: Any = self.base_model
@@ -246,7 +246,7 @@ class PreTrainingModel(OriginalInitialization):
             if encoded is not None:
                 return encoded
         elif getattr(base, "fast_kernels", None) is not None:
-            say_once(
+            warn_once(
                 "padded hidden states and the stock head",
                 "encoder or heads have hooks, another type or a forward",
             )
@@ -372,7 +372,7 @@ class PreTrainingModel(OriginalInitialization):
         modules = (*self._bypassed_modules, self.get_output_embeddings())
         if all(is_plain(module) for module in modules):
             return True
-        say_once("logits held as a whole", "the head has hooks, another type or a forward")
+        warn_once("logits held as a whole", "the head has hooks, another type or a forward")
         return False
 
     # Distillation, and scores of tokens
@@ -474,7 +474,8 @@ class BertForMaskedLM(_BertWithOneHead, transformers.BertForMaskedLM):
 class BertLMHeadModel(_BertWithOneHead, transformers.BertLMHeadModel):
     """BERT that reads from left to right: `labels` are the ids that follow each position.
 
-    Its layers are stock's. Source: Devlin et al. 2019, section 5.1, LTR & No NSP.
+    On a CPU its layers are stock's, as the kernels have no causal mask; on a GPU they are packed.
+    Source: Devlin et al. 2019, section 5.1, LTR & No NSP.
     """
 
 

@@ -45,7 +45,7 @@ StockModel: Any = object
 
 
 @functools.cache
-def say_once(what: str, reason: str) -> None:
+def warn_once(what: str, reason: str) -> None:
     """Warn, once for each reason, that a call is computed by stock modules instead of fast ones."""
     logger.warning("%s for calls like this one, which is slower: %s", what, reason)
 
@@ -149,8 +149,8 @@ class PackedModel(OriginalInitialization):
         # torch.compile gets stock's modules.
         return None if torch.compiler.is_compiling() else load_kernels(name, self.device)
 
-    def reads_plans_on(self, device: torch.device) -> bool:
-        """Return whether batches on a device should come with a plan (`padding_free.plan_rows`)."""
+    def reads_packing_on(self, device: torch.device) -> bool:
+        """Return whether batches on a device should come with `padding_free.make_packing`."""
         return isinstance(load_kernels(self._fast_layers, device), CompiledLayers)
 
     def encode_rows(
@@ -164,16 +164,16 @@ class PackedModel(OriginalInitialization):
 
         Args:
             inputs: The arguments of `forward` by name.
-            packing: The plan of the batch.
+            packing: Of the batch.
             keep: The hidden states that are wanted beside the last, 0 for the embeddings.
             head_labels: As in `encode_packed`.
         """
         kernels = self.fast_kernels
         if kernels is None:
             return None
-        reason = why_not_call(self, inputs, is_planned=packing is not None)
+        reason = why_not_call(self, inputs, has_packing=packing is not None)
         if reason is not None:
-            say_once("stock layers", reason)
+            warn_once("stock layers", reason)
             return None
         arguments = self._without_unused_token_types(inputs)
         return encode_packed(self, kernels, arguments, packing, keep, head_labels)
@@ -218,7 +218,7 @@ class PackedModel(OriginalInitialization):
             token_type_ids: int64 (B, S).
             position_ids: int64 (B, S).
             inputs_embeds: float (B, S, H), instead of input_ids.
-            packing: The plan of the batch (`padding_free.plan_rows`).
+            packing: Of the batch (`padding_free.make_packing`).
             kwargs: What else stock's `forward` takes.
         """
         inputs = {
@@ -343,11 +343,11 @@ def enable_packed_layers(model: PreTrainedModel, fast_layers: str, args: Any = N
         attention = base.config._attn_implementation
         logger.info("encoder: stock layers on padded rows, %s attention: %s", attention, reason)
     elif base.use_fast_layers(fast_layers, device=device):
-        description = _choose_kernels(base, fast_layers, device)
+        description = _choose_attention(base, fast_layers, device)
         logger.info("encoder: packed rows (no padding), %s", description)
 
 
-def _choose_kernels(base: Any, fast_layers: str, device: torch.device) -> str:
+def _choose_attention(base: Any, fast_layers: str, device: torch.device) -> str:
     """Choose the flash kernel of a GPU; return for the log what computes the layers."""
     kernels = load_kernels(fast_layers, device)
     if not isinstance(kernels, CompiledLayers):

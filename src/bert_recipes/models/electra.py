@@ -123,7 +123,7 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         return (self.discriminator_predictions,)
 
     @can_return_tuple
-    def forward(  # noqa: PLR0913  # stock's arguments, the counts and draws of a batch and its plan
+    def forward(  # noqa: PLR0913  # stock's arguments, its counts, draws and packing
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
@@ -150,7 +150,7 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
             draws: float32 (B, S) in [0, 1), which decide the generator's samples; None: drawn here.
             random_share: float32 () in [0, 1), the share of the predicted tokens that any word of
                 the vocabulary fills instead; None: 0.
-            packing: The plan of this batch (`plan_rows`); without it a GPU waits for the places of
+            packing: Of this batch (`make_packing`); without it a GPU waits for the places of
                 its tokens.
             kwargs: What else stock's `forward` takes; both networks get it.
         """
@@ -163,7 +163,7 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         if labels is None or input_ids is None:
             return transformers.ElectraForPreTraining.forward(self, **inputs)
         generated = self.generator._encode(inputs, packing, labels)
-        predicted, targets = generated.predictions(labels, packing)
+        predicted, targets = generated.predicted_rows(labels, packing)
         logits = self.generator.token_logits(generated.rows[predicted]).float()
         mlm_loss = mean_cross_entropy(logits, targets, num_items_in_batch)
         with torch.no_grad():

@@ -34,7 +34,7 @@ class FilledText:
 
 
 def knows_words(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
-    """Return whether a text is in a language of the tokenizer: a model's verdict on it has a sense.
+    """Return whether a text is in a language of the tokenizer: a model's verdict on it makes sense.
 
     A vocabulary of another language has all letters of the text, and cuts its words. False for a
     text without pieces, too.

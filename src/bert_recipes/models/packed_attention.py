@@ -14,10 +14,11 @@ from torch.nn import functional as F
 from bert_recipes.models.padding_free import RowOffsets
 
 
-# Requirements of torch's flash kernel: compute capability, and the size of a head.
+# Requirements of torch's flash kernel: compute capability, and the size of a head. Gradients of
+# larger heads need one of the larger GPUs (FlashAttention-2, mha_bwd).
 MIN_CAPABILITY = (8, 0)
 HEAD_SIZE_STEP = 8
-MAX_HEAD_SIZE = 256
+MAX_HEAD_SIZE = 192
 # FlashAttention-3 is for Hopper (compute capability 9) alone, and its package has this name.
 FLASH_3_CAPABILITY = 9
 FLASH_3_MODULE = "flash_attn_interface"

@@ -24,8 +24,8 @@ from bert_recipes.models.padding_free import (
     PackedLayout,
     Packing,
     grouped_layout,
+    make_packing,
     offset_layout,
-    plan_rows,
     round_up,
 )
 from bert_recipes.models.stock_layers import StockLayer, dropout_rate, layers_of, projection_of
@@ -41,8 +41,8 @@ class Encoded:
     """Hold the last hidden states of the real tokens of a batch, and where they are."""
 
     # (T, H), in the type of the products with a CPU's kernels, float32 with compiled layers. With
-    # `head_predictions` (K, H): each sequence's first token, then the predicted ones, and maybe a
-    # few more.
+    # `predicted_head_rows` (K, H): each sequence's first token, then the predicted ones, and maybe
+    # a few more.
     rows: torch.Tensor
     layout: PackedLayout
     # Where an output layer tied to the word embeddings may store its gradient; None if
@@ -52,8 +52,8 @@ class Encoded:
     hidden_states: dict[int, torch.Tensor] = field(default_factory=dict)
     # The output of the encoder called as a module: every position is then a row.
     outputs: Any = None
-    # What `predictions` returns, where the last layer was computed for the rows that heads read.
-    head_predictions: tuple[torch.Tensor, torch.Tensor] | None = None
+    # What `predicted_rows` returns, where the last layer was computed for the rows that heads read.
+    predicted_head_rows: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def with_head_rows(self, head_rows: HeadRows) -> Encoded:
         """Return the same with the layout of the rows that heads read, which alone are there."""
@@ -63,12 +63,12 @@ class Encoded:
             places=self.layout.places_of(head_rows.rows),
             first_rows=torch.arange(num_sequences, device=self.rows.device),
         )
-        return replace(self, layout=layout, head_predictions=head_rows.predictions)
+        return replace(self, layout=layout, predicted_head_rows=head_rows.predicted)
 
     def token_places(self, attention_mask: torch.Tensor | None) -> torch.Tensor | slice:
         """Return the flat positions in (B * S) of the real tokens, in order.
 
-        A GPU waits where the batch is not planned.
+        A GPU waits where the batch has no packing.
         """
         if self.layout.keeps_batch_order:
             assert self.layout.places is not None
@@ -79,30 +79,30 @@ class Encoded:
 
     def token_rows(self, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """Return the rows of the real tokens, in the order of the padded batch."""
-        assert self.head_predictions is None
+        assert self.predicted_head_rows is None
         if attention_mask is None or self.layout.keeps_batch_order:
             return self.rows[: self.layout.num_tokens]
         places = attention_mask.flatten().nonzero()[:, 0]
         row_numbers = self.layout.rows_of(places)
         return self.rows[row_numbers]
 
-    def predictions(
+    def predicted_rows(
         self, labels: torch.Tensor, packing: Packing | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the numbers of the rows whose token is predicted and what it is, int64 (M,) each.
 
-        A GPU waits where the batch is not planned.
+        A GPU waits where the batch has no packing.
 
         Args:
             labels: int64 (B, S), -100 where nothing is predicted.
-            packing: The plan of the batch.
+            packing: Of the batch.
         """
-        if self.head_predictions is not None:
-            return self.head_predictions
-        return find_predictions(self.layout, labels, packing)
+        if self.predicted_head_rows is not None:
+            return self.predicted_head_rows
+        return find_predicted_rows(self.layout, labels, packing)
 
 
-def find_predictions(
+def find_predicted_rows(
     layout: PackedLayout, labels: torch.Tensor, packing: Packing | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the numbers of the rows whose token is predicted and what it is, int64 (M,) each."""
@@ -119,14 +119,14 @@ class HeadRows(NamedTuple):
 
     # int64 (K,): each sequence's first, then the predicted ones, filled up by row 0.
     rows: torch.Tensor
-    predictions: tuple[torch.Tensor, torch.Tensor]  # `find_predictions`, counted among `rows`
+    predicted: tuple[torch.Tensor, torch.Tensor]  # `find_predicted_rows`, counted among `rows`
 
 
 def find_head_rows(
     layout: PackedLayout, labels: torch.Tensor, packing: Packing | None = None, row_step: int = 1
 ) -> HeadRows | None:
     """Return the rows that heads read, K a multiple of `row_step`; None where these are many."""
-    predicted, targets = find_predictions(layout, labels, packing)
+    predicted, targets = find_predicted_rows(layout, labels, packing)
     num_sequences = len(layout.first_rows)
     num_read = num_sequences + len(predicted)
     if num_read > MAX_READ_FRACTION * layout.num_tokens:
@@ -153,7 +153,7 @@ def encode_packed(
         kernels: The result of `load_kernels`.
         inputs: input_ids int64 (B, S); attention_mask (B, S) of any type, 0 = pad, or None;
             token_type_ids and position_ids int64 (B, S), (1, S) or None.
-        packing: The result of `plan_rows`, for `CompiledLayers`; None: made here, for which a GPU
+        packing: The result of `make_packing`, for `CompiledLayers`; None: made here, and a GPU
             waits.
         keep: The hidden states that are wanted beside the last, 0 for the embeddings.
         head_labels: int64 (B, S), -100 where nothing is predicted. Where they are given, only the
@@ -178,7 +178,7 @@ def encode_packed(
     if not isinstance(kernels, CompiledLayers):
         return _encode_by_kernels(model, kernels, ids, attention_mask, keep, head_labels)
     if packing is None:
-        packing = plan_rows(attention_mask)
+        packing = make_packing(attention_mask)
     return _encode_by_compiled_layers(model, kernels, ids, packing, keep, head_labels)
 
 
@@ -196,7 +196,7 @@ def _encode_by_compiled_layers(
         model: As in `encode_packed`.
         compiled_layers: The operations, compiled or not.
         ids: The ids of the padded batch.
-        packing: The result of `plan_rows`.
+        packing: The result of `make_packing`.
         keep: As in `encode_packed`.
         head_labels: As in `encode_packed`.
     """

@@ -69,16 +69,16 @@ def why_not_model(model: Any, *, serves_decoders: bool = False) -> str | None:
     return None
 
 
-def why_not_call(model: Any, inputs: Mapping[str, Any], *, is_planned: bool = False) -> str | None:
+def why_not_call(model: Any, inputs: Mapping[str, Any], *, has_packing: bool = False) -> str | None:
     """Return why the packed encoder does not serve a call; None if it does.
 
     The packed encoder serves calls that ask for nothing but the last hidden states, of sequences
-    that begin with a token, from plain modules. A batch that `plan_rows` has planned has such
+    that begin with a token, from plain modules. A batch with a packing (`make_packing`) has such
     sequences.
 
     Args:
         inputs: The arguments of the encoder by name.
-        is_planned: The batch has a plan.
+        has_packing: The batch has a packing.
     """
     if inputs.get("input_ids") is None:
         return "input_ids are not given"
@@ -91,7 +91,7 @@ def why_not_call(model: Any, inputs: Mapping[str, Any], *, is_planned: bool = Fa
     if dtype not in allowed_types:
         return f"products are in {dtype}"
     reason = _why_not_modules(model)
-    if reason is None and not is_planned:
+    if reason is None and not has_packing:
         reason = _why_not_mask(model, inputs.get("attention_mask"))
     return reason
 

@@ -31,12 +31,12 @@ ROW_STEP = 64
 LENGTH_STEP = 16
 # The longest sequence for attention over offsets is rounded up to a multiple of this: layers are
 # compiled again for another length.
-MAX_LENGTH_STEP = 128
+FLASH_LENGTH_STEP = 128
 LABEL_OF_PAD = "a label stands where attention_mask is 0; labels of pads are -100"
 
 
 class Packing(TypedDict):
-    """Hold the plan of a batch (`plan_rows`): its real tokens and its predicted tokens."""
+    """Hold where the real tokens of a batch are, and the predicted ones (`make_packing`)."""
 
     places: torch.Tensor  # int64 (T,), the flat position in (B * S) of each real token
     offsets: torch.Tensor  # int32 (B + 1,), the first row of each sequence, and T
@@ -236,11 +236,10 @@ def _cut_by_length(lengths: list[int], heads: int) -> list[tuple[int, int]]:
     return groups[::-1]
 
 
-def plan_rows(attention_mask: torch.Tensor, labels: torch.Tensor | None = None) -> Packing:
-    """Return the plan of a batch for attention over offsets, with labels also what is predicted.
+def make_packing(attention_mask: torch.Tensor, labels: torch.Tensor | None = None) -> Packing:
+    """Return the packing of a batch for attention over offsets, with labels also what is predicted.
 
-    Finding the tokens makes a GPU wait, so batches are planned on the CPU, by the process that
-    collates them.
+    Finding the tokens makes a GPU wait, so the process that collates a batch does it, on the CPU.
 
     Args:
         attention_mask: (B, S) of any type, 0 = pad.
@@ -266,17 +265,17 @@ def plan_rows(attention_mask: torch.Tensor, labels: torch.Tensor | None = None) 
 def offset_layout(
     packing: Packing, shape: tuple[int, int], *, computes_pads: bool = False
 ) -> PackedLayout:
-    """Return the layout of a batch that `plan_rows` has planned; nothing waits for the device.
+    """Return the layout of a batch by its packing; nothing waits for the device.
 
     Args:
-        packing: The plan of the batch, on the model's device.
+        packing: Of the batch, on the model's device.
         shape: (B, S).
         computes_pads: Pads are rows too, to which no row attends.
     """
     batch, size = shape
     places = packing["places"]
     offsets = packing["offsets"]
-    max_length = round_up(size, MAX_LENGTH_STEP)
+    max_length = round_up(size, FLASH_LENGTH_STEP)
     if computes_pads:
         first_rows = torch.arange(batch + 1, device=offsets.device) * size
         return PackedLayout(

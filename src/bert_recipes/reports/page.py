@@ -343,6 +343,7 @@ def format_anchor(title: str) -> str:
 
 _WORDS = {
     "data_wait_share": "fraction of the time waiting for data",
+    "tokens_per_second": "tokens per second, median, no padding",
     "peak_memory_mb": "peak memory, MB",
     "eval_pairs": "held-out inputs measured",
     "eval_masked_tokens": "held-out masked tokens measured",

@@ -504,7 +504,7 @@ def finetuning_command(script: Path, launch: str | None) -> tuple[str, ...]:
     if deepspeed_file.is_file():
         command += ["--deepspeed_config_file", str(deepspeed_file)]
     if launch == "single_gpu":
-        # The number in its file would be another GPU than the first one that is seen.
+        # One process must see one GPU: the first of those that are seen.
         first_gpu, *_ = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
         command += ["--gpu_ids", first_gpu]
     if re.fullmatch("ddp|fsdp|deepspeed_zero.*", launch):

@@ -164,6 +164,8 @@ class RunArguments(TrainingArguments):
         "auto_find_batch_size": {
             "refused": "the global batch would change with the memory at hand"
         },
+        "bf16_full_eval": {"refused": "evaluations are in --precision too"},
+        "fp16_full_eval": {"refused": "evaluations are in --precision too"},
         "enable_jit_checkpoint": {"refused": "SIGTERM saves a checkpoint anyway, and ends the run"},
         "save_on_each_node": {"refused": "output_dir is one folder of all machines"},
         "ignore_data_skip": {"refused": "a resumed run continues where it stopped"},
@@ -231,7 +233,11 @@ class RunArguments(TrainingArguments):
     precision: str = changeable(
         "auto", "precision of matrix products", choices=PRECISIONS, is_common=True
     )
-    fast_layers: str = changeable("auto", "fused CPU kernels", choices=FAST_LAYERS)
+    fast_layers: str = changeable(
+        "auto",
+        "layers on packed rows: fused kernels on a CPU, torch.compile and flash attention on a GPU",
+        choices=FAST_LAYERS,
+    )
     keep_freed_memory: bool = changeable(
         True, "on a CPU: glibc keeps what a step frees for the next one"
     )
@@ -490,8 +496,8 @@ class ModelArguments:
         """Fill in the settings of the objective.
 
         A flag wins over the objective. The objective wins, with a warning, over a file, unless the
-        file names the same objective. Settings of Adam are the file's too where training goes on
-        from a checkpoint.
+        file names the same objective. With `model_name_or_path` a file also wins over the
+        objective's `adam_settings`.
         """
         objective_name = values.get("objective", "bert")
         if objective_name not in OBJECTIVES:
@@ -526,7 +532,7 @@ class ModelArguments:
     @property
     def starting_point(self) -> str:
         """Return the origin of the weights: teacher, new model or checkpoint."""
-        if self.objective == "distilbert":
+        if OBJECTIVES[self.objective].copies_teacher:
             return "teacher"
         return "new model" if self.model_name_or_path is None else "checkpoint"
 

@@ -109,7 +109,7 @@ def without_epochs(dataset: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class NextTokenCollator:
+class ShiftedLabelsCheck:
     """Refuse labels that are the tokens themselves, for a model that reads from left to right.
 
     Stock's classes shift such labels; ours take the label of each position as it is, and would
@@ -183,6 +183,12 @@ def pair_labels(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
     The key is ours or that of stock's ALBERT.
     """
     return batch.get("next_sentence_label", batch.get("sentence_order_label"))
+
+
+def predicted_and_real_tokens(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return the number of predicted tokens, and that of real ones, int64 (2,)."""
+    num_predicted = (batch["labels"] != IGNORE_INDEX).sum()
+    return torch.stack([num_predicted, batch["attention_mask"].sum()])
 
 
 class PreTrainingSums:
@@ -540,7 +546,7 @@ class BertTrainer(RecipeTrainer):
             )
         else:  # another collator may not know what to do with further columns
             if self._is_ours and reads_left_to_right(self.model.config):
-                collator = NextTokenCollator(collator)
+                collator = ShiftedLabelsCheck(collator)
             self.data_collator = self._get_collator_with_removed_columns(collator, "training")
             self.eval_collator = self._get_collator_with_removed_columns(collator, "evaluation")
         if len(self.phases) > 1:
@@ -717,7 +723,7 @@ class BertTrainer(RecipeTrainer):
     # Loss
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the predicted tokens, and the pairs with a label, int64 (2,)."""
+        """Return predicted tokens and pairs with a label (without labels all), int64 (2,)."""
         num_predicted = (batch["labels"] != IGNORE_INDEX).sum()
         labels = pair_labels(batch)
         if labels is None:
@@ -773,7 +779,7 @@ class BertTrainer(RecipeTrainer):
         if "loss" in logs:
             loss_names = ("mlm_loss", f"{self.pairs_task}_loss")
             logs.update(self.meter.read(self.accelerator, loss_names))
-            logs.update(self.throughput())
+            logs.update(self.mfu_and_hours_left())
         super().log(logs, start_time)
 
     @property

@@ -164,7 +164,7 @@ class LogPrinter(TrainerCallback):
     `MAX_SILENCE_SECONDS`.
 
     Args:
-        trainer: Knows how often its data is read.
+        trainer: Whose log is printed.
     """
 
     _has_printed_pace = False

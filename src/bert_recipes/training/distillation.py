@@ -14,7 +14,6 @@ import transformers
 from torch.nn import functional as F
 from transformers import set_seed
 
-from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.models.bert_model import enable_packed_layers
@@ -22,12 +21,12 @@ from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.stock_layers import layers_of
 from bert_recipes.training.arguments import DistillationArguments
 from bert_recipes.training.batch_buffer import PACKING
-from bert_recipes.training.bert_trainer import BertTrainer
+from bert_recipes.training.bert_trainer import BertTrainer, predicted_and_real_tokens
 from bert_recipes.training.speed import BatchStats, forward_flops, training_flops
 from bert_recipes.training.trainer import RecipeTrainer
 
 
-def teacher_layers(num_teacher: int, num_student: int) -> list[int]:
+def copied_layers(num_teacher: int, num_student: int) -> list[int]:
     """Return the numbers of the teacher's layers that the student begins with.
 
     Of 12 layers these are 0, 2, 4, 7, 9 and 11, as in scripts/extract_distilbert.py.
@@ -46,7 +45,7 @@ def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTra
     set_seed(seed)
     config = teacher.config
     num_layers = args.student_layers or max(1, config.num_hidden_layers // 2)
-    layer_numbers = teacher_layers(config.num_hidden_layers, num_layers)
+    layer_numbers = copied_layers(config.num_hidden_layers, num_layers)
     if config.model_type == "bert":
         student = MEMBERS["distilbert"](_distilbert_config(config, num_layers))
     elif config.model_type == "roberta":
@@ -66,18 +65,18 @@ def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTra
         return student
 
     embeddings = student.base_model.embeddings
-    taught_embeddings = teacher.base_model.embeddings
+    teacher_embeddings = teacher.base_model.embeddings
     for name in ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm"):
         if hasattr(embeddings, name):  # DistilBERT has no segments
-            _copy_weights(getattr(embeddings, name), getattr(taught_embeddings, name))
+            _copy_weights(getattr(embeddings, name), getattr(teacher_embeddings, name))
     if args.fold_segments and config.model_type == "bert":
-        segments = taught_embeddings.token_type_embeddings.weight
+        segments = teacher_embeddings.token_type_embeddings.weight
         embeddings.position_embeddings.weight += segments[0]
-    taught_layers = list(layers_of(teacher.base_model))
+    teacher_layers = list(layers_of(teacher.base_model))
     for layer, number in zip(layers_of(student.base_model), layer_numbers, strict=True):
-        taught_modules = taught_layers[number].weight_modules
-        for module, taught_module in zip(layer.weight_modules, taught_modules, strict=True):
-            _copy_weights(module, taught_module)
+        teacher_modules = teacher_layers[number].weight_modules
+        for module, teacher_module in zip(layer.weight_modules, teacher_modules, strict=True):
+            _copy_weights(module, teacher_module)
     student.get_output_embeddings().bias.copy_(teacher.get_output_embeddings().bias)
     return student
 
@@ -151,7 +150,7 @@ class DistillationTrainer(BertTrainer):
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return the predicted tokens, and the real ones, int64 (2,)."""
-        return torch.stack([(batch["labels"] != IGNORE_INDEX).sum(), batch["attention_mask"].sum()])
+        return predicted_and_real_tokens(batch)
 
     def micro_batch_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
@@ -165,20 +164,20 @@ class DistillationTrainer(BertTrainer):
         names = ("input_ids", "attention_mask", PACKING)
         texts = {name: inputs[name] for name in names if name in inputs}
         with torch.no_grad(), self.autocast():
-            taught_states = self.teacher.encode_tokens(**texts)
-        distiller = partial(self._distil, taught_states, tokens)
+            teacher_states = self.teacher.encode_tokens(**texts)
+        distiller = partial(self._distil, teacher_states, tokens)
         output = model(
             **texts, labels=inputs["labels"], num_items_in_batch=masked, distiller=distiller
         )
         return self.settings.alpha_mlm * output.mlm_loss + output.distillation_loss, output
 
     def _distil(
-        self, taught_states: torch.Tensor, tokens: torch.Tensor, student: Any, states: torch.Tensor
+        self, teacher_states: torch.Tensor, tokens: torch.Tensor, student: Any, states: torch.Tensor
     ) -> torch.Tensor:
         """Return both losses against the teacher, weighed.
 
         Args:
-            taught_states: The last hidden states of the teacher, (N, H).
+            teacher_states: The last hidden states of the teacher, (N, H).
             tokens: The tokens of the global batch.
             student: The model.
             states: The last hidden states of the student, (N, H), of the same N tokens.
@@ -188,12 +187,12 @@ class DistillationTrainer(BertTrainer):
         if settings.alpha_ce:
             divergence = student.divergence(
                 states,
-                lambda rows: self.teacher.token_logits(taught_states[rows]),
+                lambda rows: self.teacher.token_logits(teacher_states[rows]),
                 settings.temperature,
             )
             loss = loss + settings.alpha_ce * settings.temperature**2 * divergence / tokens
         if settings.alpha_cos:
-            cosine = F.cosine_similarity(states.float(), taught_states.float(), dim=-1)
+            cosine = F.cosine_similarity(states.float(), teacher_states.float(), dim=-1)
             loss = loss + settings.alpha_cos * (1 - cosine).sum() / tokens
         return loss
 

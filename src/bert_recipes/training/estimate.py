@@ -139,6 +139,6 @@ def _describe(estimate: Estimate, trainer: RecipeTrainer) -> dict[str, str]:
         "parameters": f"{parameters:,}",
         "a step": f"{trainer.global_batch_size:,} examples, {rate}",
         length: duration,
-        "memory": f"{estimate.memory_mb:,.0f} MB a process, at its peak",
+        "memory": f"{estimate.memory_mb:,.0f} MB a process, at the peak of these steps",
         "disk": f"{megabytes:,.0f} MB the model, {checkpoint}",
     }

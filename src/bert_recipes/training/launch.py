@@ -69,7 +69,7 @@ def join_processes_on_cpus(timeout: timedelta) -> None:
 
 
 def check_processes_agree(args: TrainingArguments, name: str, value: str, advice: str) -> None:
-    """Refuse a choice that machines have made otherwise: their gradients are added up."""
+    """Refuse to train where processes chose different values: their gradients are summed."""
     if args.world_size == 1:
         return
     values = gather_object([value])

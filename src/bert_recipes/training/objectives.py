@@ -11,7 +11,7 @@ from typing import Any
 class Objective:
     """The model and the Trainer of an objective, and the settings that it changes.
 
-    `ModelArguments.reconcile` says over what these settings win.
+    `ModelArguments.reconcile` has the precedence of these settings.
     """
 
     model: str  # a key of checkpoints.MEMBERS
@@ -21,8 +21,8 @@ class Objective:
     teacher_settings: tuple[str, ...] = ()  # fields of DistillationArguments; none: no teacher
     settings: Mapping[str, Any] = field(default_factory=dict)
     new_model_config: Mapping[str, Any] = field(default_factory=dict)
-    # Settings of the original for Adam and a new model. They are not for LAMB or Muon, nor for
-    # training that continues from a checkpoint.
+    # Settings of the original for Adam, not for LAMB or Muon. With `model_name_or_path` a file wins
+    # over them.
     adam_settings: Mapping[str, Any] = field(default_factory=dict)
     # By the size of the model, over `adam_settings`.
     adam_settings_of_sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

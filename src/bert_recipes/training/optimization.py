@@ -458,6 +458,8 @@ def create_optimizer(
     if name == "muon":
         muon = muon or MuonSettings()
         return Muon(muon_groups(model, weight_decay, muon, **settings), learning_rate)
+    if name != "lamb":
+        raise ValueError(f"unknown optimizer {name!r}")
     decayed, plain = _split_by_decay(model)
     groups: list[dict[str, Any]] = [
         {"params": decayed, "weight_decay": weight_decay, "layer_adaptation": True},
@@ -484,12 +486,17 @@ class MuonFactory:
 class Schedule:
     """A warm-up and a decay.
 
-    step / warmup while step < warmup, then (1 - step / total) ^ power: the first update has rate 0,
-    the decay counts from step 0, so the peak is (1 - warmup / total) ^ power. Source:
-    google-research/bert optimization.py, `create_optimizer`, with power 1; NVIDIA
-    DeepLearningExamples, BERT, schedulers.py, `PolyWarmUpScheduler`, with power 0.5. With
-    `flat_until` f above 0 the factor is 1 from the warm-up to step f total, and the decay counts
-    from there, or from the end of a longer warm-up.
+    The factor of the learning rate is::
+
+        step / warmup                                      while step < warmup
+        min(1, (1 - step / total) / (1 - flat)) ^ power    afterwards
+
+    With flat = 0 the decay counts from step 0, so the peak is (1 - warmup / total) ^ power; the
+    first update has rate 0. With `flat_until` above 0 flat is the larger of `flat_until` and
+    warmup / total.
+
+    Source: google-research/bert optimization.py, `create_optimizer`, with power 1; NVIDIA
+    DeepLearningExamples, BERT, schedulers.py, `PolyWarmUpScheduler`, with power 0.5.
     """
 
     start: int  # the step of the run that is step 0 of the schedule

@@ -8,10 +8,14 @@ import torch
 from torch.nn import functional as F
 
 from bert_recipes.data.collator import DataCollatorForPreTraining
-from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError
 from bert_recipes.models.electra import DISCRIMINATOR_WEIGHT, GENERATOR_FOLDER
-from bert_recipes.training.bert_trainer import BertTrainer, PreTrainingSums, TrainingPhase
+from bert_recipes.training.bert_trainer import (
+    BertTrainer,
+    PreTrainingSums,
+    TrainingPhase,
+    predicted_and_real_tokens,
+)
 from bert_recipes.training.engines import NO_ENGINE
 from bert_recipes.training.speed import BatchStats, training_flops
 
@@ -88,7 +92,7 @@ class ElectraTrainer(BertTrainer):
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return the predicted tokens, and the real ones, int64 (2,)."""
-        return torch.stack([(batch["labels"] != IGNORE_INDEX).sum(), batch["attention_mask"].sum()])
+        return predicted_and_real_tokens(batch)
 
     def micro_batch_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor

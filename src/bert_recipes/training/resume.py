@@ -437,7 +437,7 @@ def _format(value: Any) -> str:
 # The state of a trainer
 
 
-def read_trainer_state(
+def read_progress(
     checkpoint: Path,
     fingerprint: Mapping[str, Any],
     engine: str,

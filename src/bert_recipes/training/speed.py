@@ -32,6 +32,7 @@ from accelerate import Accelerator
 DENSE_PEAK_TFLOPS = {
     **dict.fromkeys(("NVIDIA H100 80GB HBM3", "NVIDIA H200"), 989.4),
     **dict.fromkeys(("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"), 312.0),
+    **dict.fromkeys(("NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"), 312.0),
 }
 
 

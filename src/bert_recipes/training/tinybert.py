@@ -92,12 +92,12 @@ def imitation_losses(
     """
     pairs = attention_mask[:, None, :, None] * attention_mask[:, None, None, :]
 
-    def score_error(scores: torch.Tensor, taught_scores: torch.Tensor) -> torch.Tensor:
-        errors = (scores.float() - taught_scores.float()).square()
+    def score_error(scores: torch.Tensor, teacher_scores: torch.Tensor) -> torch.Tensor:
+        errors = (scores.float() - teacher_scores.float()).square()
         return (errors * pairs).sum() / scores.shape[1]
 
-    def state_error(states: torch.Tensor, taught_states: torch.Tensor) -> torch.Tensor:
-        errors = (fit(states.float()) - taught_states.float()).square()
+    def state_error(states: torch.Tensor, teacher_states: torch.Tensor) -> torch.Tensor:
+        errors = (fit(states.float()) - teacher_states.float()).square()
         return (errors.mean(-1) * attention_mask).sum()
 
     n = len(teacher.attentions) // len(student.attentions)

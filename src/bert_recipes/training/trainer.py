@@ -84,7 +84,7 @@ from bert_recipes.training.optimization import (
     settings_of_groups,
     skips_on_device,
 )
-from bert_recipes.training.resume import read_trainer_state, state_of_process
+from bert_recipes.training.resume import read_progress, state_of_process
 from bert_recipes.training.speed import (
     NUM_WORK_COUNTS,
     BatchStats,
@@ -141,6 +141,8 @@ def _is_news(record: logging.LogRecord) -> bool:
 # Of stock `TrainingArguments`; `RunArguments` has the reasons.
 _REFUSED = (
     "auto_find_batch_size",
+    "bf16_full_eval",
+    "fp16_full_eval",
     "enable_jit_checkpoint",
     "ignore_data_skip",
     "save_on_each_node",
@@ -292,7 +294,7 @@ class RecipeTrainer(Trainer):
         self._globalstep_last_logged = 0  # stock sets it in `train`
 
         self.num_resumed_steps = 0  # before this call of train()
-        self._has_own_optimizer = False  # not one that it was given
+        self._created_optimizer = False  # not one that it was given
         self._settings_of_groups: list[dict[str, Any]] = []
         # Name of a file -> the function that writes it into each checkpoint, for a resumed run.
         self.checkpoint_files: dict[str, Callable[[Path], object]] = {}
@@ -316,8 +318,8 @@ class RecipeTrainer(Trainer):
         self._shared_clock = PreviousNumber()
         # Seconds of logging, saving and evaluating after a step, at most.
         self._longest_pause = 0.0
-        # When the first step of the run was done, in seconds of the run; None: not yet.
-        self._first_step_seconds: float | None = None
+        # When the clock started, in seconds of the run; None: not yet.
+        self._clock_start: float | None = None
 
     def _set_up_callbacks(self) -> None:
         args = self.args
@@ -420,7 +422,7 @@ class RecipeTrainer(Trainer):
         self._loaded_state = {}
         if checkpoint is not None:
             self.num_resumed_steps = read_step(checkpoint)
-            self._loaded_state = read_trainer_state(
+            self._loaded_state = read_progress(
                 checkpoint,
                 self.resume_fingerprint,
                 self.engine,
@@ -443,16 +445,16 @@ class RecipeTrainer(Trainer):
             self.clock = self._loaded_state.get("clock", 0.0)
             self.clock *= minutes_before / self.args.max_minutes
         self._longest_pause = self._loaded_state.get("longest_pause", 0.0)
-        self._first_step_seconds = None
+        self._clock_start = None
         # Earlier versions counted from the start. On a CPU nothing is compiled in a step.
         if checkpoint is not None or self.args.device.type == "cpu":
-            self._first_step_seconds = self._loaded_state.get("first_step_seconds", 0.0)
+            self._clock_start = self._loaded_state.get("first_step_seconds", 0.0)
         self._shared_clock = PreviousNumber()
         self.kept_steps = self._loaded_state.get("kept_steps", [])
         self._evaluation_is_due = False
-        self._check_best_rule()
+        self._set_best_rule()
 
-    def _check_best_rule(self) -> None:
+    def _set_best_rule(self) -> None:
         """Set the rule by which the best step is chosen, and refuse a change that cannot resume.
 
         Checkpoints of earlier versions do not say by which rule theirs was chosen.
@@ -643,8 +645,8 @@ class RecipeTrainer(Trainer):
         base = getattr(self.model, "base_model", None)
         return DeviceCollator(
             collator,
-            plans_rows=isinstance(base, PackedModel) and base.reads_plans_on(self.args.device),
-            plans_labels=isinstance(self.model, PreTrainingModel),
+            adds_packing=isinstance(base, PackedModel) and base.reads_packing_on(self.args.device),
+            packs_labels=isinstance(self.model, PreTrainingModel),
             joins=self.args.device.type == "cuda",
         )
 
@@ -713,20 +715,20 @@ class RecipeTrainer(Trainer):
         return torch.cat([items, self.count_work(tensors, items)])
 
     def _elapsed_fraction(self) -> float:
-        """Return this process's fraction of `max_minutes`, from the end of the first step.
+        """Return this process's fraction of `max_minutes` that is over.
 
-        On a GPU that one compiles, which would carry a short run past its warm-up. As much time as
-        the longest pause up to now took is set aside for the evaluation and the checkpoint at the
-        end.
+        The clock starts with the run. On a GPU it starts after the first step, because compiling in
+        that step would use up the warm-up of a short run. As much time as the longest pause up to
+        now took is set aside for the evaluation and the checkpoint at the end.
         """
         if not self.args.max_minutes:
             return 0.0
-        if self._first_step_seconds is None:
+        if self._clock_start is None:
             if self.state.global_step == 0:
                 return 0.0
-            self._first_step_seconds = self.run_time.seconds
-        seconds = 60 * self.args.max_minutes - self._longest_pause - self._first_step_seconds
-        return (self.run_time.seconds - self._first_step_seconds) / max(seconds, 1e-9)
+            self._clock_start = self.run_time.seconds
+        seconds = 60 * self.args.max_minutes - self._longest_pause - self._clock_start
+        return (self.run_time.seconds - self._clock_start) / max(seconds, 1e-9)
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> None:
         """Count nothing: `get_batch_samples` counts.
@@ -816,7 +818,7 @@ class RecipeTrainer(Trainer):
                     args.muon_weight_decay,
                 ),
             )
-        self._has_own_optimizer = True
+        self._created_optimizer = True
         return self.optimizer
 
     def create_scheduler(
@@ -873,13 +875,13 @@ class RecipeTrainer(Trainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None or not self._settings_of_groups:
             return
-        if self._has_own_optimizer:
+        if self._created_optimizer:
             groups = self.optimizer.param_groups
             for group, settings in zip(groups, self._settings_of_groups, strict=True):
                 group.update(settings)
         # A scheduler that the caller passed in stays as stock has restored it; so do, under
         # `schedule: trainer`, the rates of an optimizer that the caller passed in.
-        has_rates_of_run = self._has_own_optimizer or self.args.schedule != "trainer"
+        has_rates_of_run = self._created_optimizer or self.args.schedule != "trainer"
         is_ours = self._created_lr_scheduler and type(self.lr_scheduler) is LambdaLR
         if has_rates_of_run and is_ours:
             set_peak_rates(self.lr_scheduler, self._peak_rates())
@@ -1174,7 +1176,7 @@ class RecipeTrainer(Trainer):
             "clock": self.clock,
             "max_minutes": self.args.max_minutes,
             "longest_pause": self._longest_pause,
-            "first_step_seconds": self._first_step_seconds,
+            "first_step_seconds": self._clock_start,
             "kept_steps": self.kept_steps,
             "best_metric": self._best_rule,
             "process": {"loss": float(self._tr_loss), "meter": self.meter.sums()},
@@ -1313,7 +1315,7 @@ class RecipeTrainer(Trainer):
         """Return the metrics of the finished model on all held-out data."""
         return {} if self.eval_dataset is None else self.evaluate_at_end()
 
-    def throughput(self) -> dict[str, float]:
+    def mfu_and_hours_left(self) -> dict[str, float]:
         """Return `mfu` and `hours_left` by the meter's last reading.
 
         `mfu` is the fraction of the machine's rate of matrix products.
@@ -1348,7 +1350,7 @@ class RecipeTrainer(Trainer):
 
 
 class _RestoreAndSave(TrainerCallback):
-    """Restore a checkpoint's state at the start; save at the end of a phase and of the run."""
+    """Restore a checkpoint's state; end a phase, and a run by the clock, with a checkpoint."""
 
     def __init__(self, trainer: RecipeTrainer) -> None:
         self.trainer = trainer
@@ -1360,21 +1362,26 @@ class _RestoreAndSave(TrainerCallback):
         loaded_state = self.trainer._loaded_state
         if loaded_state:
             self.trainer.load_state_dict(loaded_state)
-        if self.trainer._is_start_of_phase():
-            # Held-out losses of shorter inputs say nothing about the best step of this phase.
-            state.best_metric = state.best_global_step = state.best_model_checkpoint = None
-        elif self.trainer._has_other_best_rule and state.best_metric is not None:
-            if state.is_world_process_zero:
-                logger.warning(
-                    "metric_for_best_model has changed: the best step is chosen among those after "
-                    "the resume"
-                )
-            state.best_metric = state.best_global_step = state.best_model_checkpoint = None
+        self._reset_best_step(state)
         if self.trainer.minutes_were_over():
             state.max_steps = state.global_step
             control.should_training_stop = True
         if loaded_state.get("evaluation_is_due") and args.eval_strategy != "no":
             self.trainer.run_missed_evaluation()
+
+    def _reset_best_step(self, state: Any) -> None:
+        """Forget the best step where another phase or another metric begins."""
+        is_start = self.trainer._is_start_of_phase()
+        has_other_rule = self.trainer._has_other_best_rule and state.best_metric is not None
+        if not is_start and not has_other_rule:
+            return
+        # Held-out losses of shorter inputs say nothing about the best step of a phase.
+        if not is_start and state.is_world_process_zero:
+            logger.warning(
+                "metric_for_best_model has changed: the best step is chosen among those after the "
+                "resume"
+            )
+        state.best_metric = state.best_global_step = state.best_model_checkpoint = None
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         if self.trainer._is_end_of_phase():

@@ -1,4 +1,4 @@
-"""The implementation of the kernels that a machine can have."""
+"""Choose and compile the fastest layers for a device."""
 
 from __future__ import annotations
 
