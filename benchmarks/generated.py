@@ -27,24 +27,19 @@ PAD_ID, CLS_ID, SEP_ID, FIRST_WORD_ID = 0, 101, 102, 104
 ZIPF_EXPONENT = 1.05
 # Log-normal lengths: mean exp(mu + sigma^2 / 2) = 22 pieces, the mean of English prose.
 MEAN_SENTENCE, SIGMA_SENTENCE = 22.0, 0.6
-# Sentences of a document, least and most. Of "mixed" documents this share aims at a shorter length,
-# each at one drawn evenly: pairs of at most 512 tokens then have 256 on average.
+# The share of "mixed" documents that aims at a shorter length, each at one drawn evenly: pairs of
+# at most 512 tokens then have 256 on average.
 MIXED_SHORT = 0.46
+# Sentences of a document, least and most.
 DOCUMENTS = {
     "long": (40, 80),
     "paragraphs": (1, 6),
     "mixed": (40, 80),
 }
-# Of generated text: words, sentences of a paragraph (or of a short document), paragraphs of a
-# document.
-NUM_WORDS, SENTENCES, PARAGRAPHS = (
-    50_000,
-    (3, 9),
-    (
-        5,
-        40,
-    ),
-)
+# Of generated text.
+NUM_WORDS = 50_000
+SENTENCES = (3, 9)  # of a paragraph, or of a short document
+PARAGRAPHS = (5, 40)  # of a document
 
 
 class GeneratedSplit:

@@ -13,21 +13,6 @@ from bert_recipes.errors import InputError
 from bert_recipes.training.optimization import bfloat16_unit
 
 
-def check_gpu(*, use_cpu: bool) -> None:
-    """Refuse GPUs that the benchmarks do not know: several, or one without bfloat16 units."""
-    if use_cpu or not torch.cuda.is_available():
-        return
-    if torch.cuda.device_count() > 1:
-        raise InputError(
-            "several GPUs are seen, and one is measured: put CUDA_VISIBLE_DEVICES=0 first"
-        )
-    if not bfloat16_unit("cuda"):
-        raise InputError(
-            "this GPU has no bfloat16 units, which the sides compute in; --use_cpu true "
-            "measures the CPU"
-        )
-
-
 OURS, STOCK_DEFAULTS = "ours", "stock_defaults"
 # Ours, one step after the other: side -> what it is, and the settings with which it is ours without
 # the steps to come.
@@ -130,3 +115,18 @@ class Sample:
                 continue
             values[item.name] = value
         return json.loads(json.dumps(values))
+
+
+def check_gpu(*, use_cpu: bool) -> None:
+    """Refuse GPUs that the benchmarks do not know: several, or one without bfloat16 units."""
+    if use_cpu or not torch.cuda.is_available():
+        return
+    if torch.cuda.device_count() > 1:
+        raise InputError(
+            "several GPUs are seen, and one is measured: put CUDA_VISIBLE_DEVICES=0 first"
+        )
+    if not bfloat16_unit("cuda"):
+        raise InputError(
+            "this GPU has no bfloat16 units, which the sides compute in; --use_cpu true "
+            "measures the CPU"
+        )

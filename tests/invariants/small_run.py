@@ -28,8 +28,8 @@ from bert_recipes.training.arguments import (
 )
 from bert_recipes.training.bert_trainer import BertTrainer
 from bert_recipes.training.distillation import DistillationTrainer, make_student
+from bert_recipes.training.electra import ElectraTrainer
 from bert_recipes.training.pretraining import load_data, load_model
-from bert_recipes.training.replaced_tokens import ElectraTrainer
 from bert_recipes.training.run import check_launch
 
 

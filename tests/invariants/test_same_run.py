@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from two_processes import assert_same_gradients, load_gradients, run_two
 
 from bert_recipes.errors import InputError
-from bert_recipes.training import emissions, trainer
+from bert_recipes.training import cost, trainer
 from bert_recipes.training.arguments import DataArguments
 from bert_recipes.training.bert_trainer import BertTrainer
 from bert_recipes.training.pretraining import load_data
@@ -232,7 +232,7 @@ def clock(monkeypatch):
         clock[0] += 1.0
         return num_items(*args)
 
-    for module in (emissions, trainer):
+    for module in (cost, trainer):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(BertTrainer, "num_items", tick)
     return clock

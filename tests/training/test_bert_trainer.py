@@ -48,8 +48,8 @@ from bert_recipes.training.bert_trainer import (
 )
 from bert_recipes.training.callbacks import DrawPieces
 from bert_recipes.training.console import LogPrinter
+from bert_recipes.training.electra import ElectraTrainer
 from bert_recipes.training.optimization import Muon
-from bert_recipes.training.replaced_tokens import ElectraTrainer
 from bert_recipes.training.speed import BatchStats
 
 

@@ -28,8 +28,9 @@ SIZES = {
     "large": (24, 1024),
 }
 HEAD_SIZE = 64
-# Sizes of the family with other heads: google-research/albert README; Jiao et al. 2020, 4.1.
-OTHER_HEADS = {"xlarge": 16, "tinybert4": 12}
+# Sizes of the family with another number of heads: google-research/albert README; Jiao et al. 2020,
+# section 4.1.
+NUM_HEADS = {"xlarge": 16, "tinybert4": 12}
 # google-research/albert README: larger ones of ALBERT, and the size of its embeddings.
 ALBERT_SIZES = {"xlarge": (24, 2048), "xxlarge": (12, 4096)}
 ALBERT_EMBEDDING_SIZE = 128
@@ -42,7 +43,6 @@ MEMBER_SIZES = {
     "albert": ALBERT_SIZES,
     "electra": ELECTRA_SIZES,
     "bert": TINYBERT_SIZES,
-    "tinybert": TINYBERT_SIZES,
 }
 # The shortest input of the data: [CLS] A [SEP] B [SEP] with room to draw a shorter length.
 MIN_POSITIONS = 8
@@ -59,17 +59,17 @@ ORIGINAL_SETTINGS = {
 }
 
 
-def shape_of(size: str, member: str) -> tuple[int, int, int]:
+def shape_of(size: str, model_type: str) -> tuple[int, int, int]:
     """Return layers, hidden size and heads of a size by its name, or as "4/256" or "4/256/4".
 
     Args:
         size: Of `SIZES`, or of `MEMBER_SIZES`.
-        member: A model type or an objective.
+        model_type: Of a member, which may have sizes of its own.
     """
-    sizes = SIZES | MEMBER_SIZES.get(member, {})
+    sizes = SIZES | MEMBER_SIZES.get(model_type, {})
     if size in sizes:
         layers, hidden_size = sizes[size]
-        return layers, hidden_size, OTHER_HEADS.get(size, hidden_size // HEAD_SIZE)
+        return layers, hidden_size, NUM_HEADS.get(size, hidden_size // HEAD_SIZE)
     if not re.fullmatch(r"[1-9]\d*(/[1-9]\d*){1,2}", size):
         raise InputError(
             f"size is '{size}'; allowed: {', '.join(sizes)}, or LAYERS/HIDDEN_SIZE or "
@@ -195,15 +195,15 @@ def counts_from_pad(config: Any) -> bool:
     )
 
 
-HEADS = (
+PRETRAINING_HEADS = (
     r"^(cls\.|lm_head\.|predictions\.|sop_classifier\.|vocab_|discriminator_predictions\."
     r"|generator_)"
 )
 # component -> the pattern of its parameters' names; the first that matches counts.
 COMPONENTS = {
     "pre-training heads: generator": r"^generator\.",
-    "pre-training heads: biases": rf"{HEADS}.*bias$",
-    "pre-training heads: weights": HEADS,
+    "pre-training heads: biases": rf"{PRETRAINING_HEADS}.*bias$",
+    "pre-training heads: weights": PRETRAINING_HEADS,
     "token embeddings": r"word_embeddings",
     "segment embeddings": r"token_type_embeddings",
     "position embeddings": r"position_embeddings",

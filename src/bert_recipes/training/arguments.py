@@ -29,7 +29,7 @@ from bert_recipes.training.batch_sizes import (
     INTERVALS,
     reconcile_batch_and_intervals,
 )
-from bert_recipes.training.emissions import EnergySettings
+from bert_recipes.training.cost import EnergySettings
 from bert_recipes.training.launch import check_gpus, join_processes_on_cpus
 from bert_recipes.training.objectives import OBJECTIVES
 from bert_recipes.training.optimization import (
@@ -538,7 +538,7 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         check_limits(self)
-        shape_of(self.size, self.objective)
+        shape_of(self.size, OBJECTIVES[self.objective].model_type)
         self._check_objective("embedding_size", ("albert", "electra"))
         self._check_objective("share_layers", ("albert",))
 

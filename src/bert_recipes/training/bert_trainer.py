@@ -407,7 +407,7 @@ class BertTrainer(RecipeTrainer):
         if isinstance(model, ElectraForPreTraining) and not self.trains_electra:
             raise InputError(
                 "ElectraForPreTraining has two losses over different tokens, and two folders: give "
-                "it to ElectraTrainer (bert_recipes.training.replaced_tokens)"
+                "it to ElectraTrainer (bert_recipes.training.electra)"
             )
         # Saved with the model, whatever wraps the collator.
         kwargs.setdefault("processing_class", getattr(data_collator, "tokenizer", None))

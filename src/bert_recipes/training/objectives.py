@@ -73,7 +73,7 @@ OBJECTIVES = {
     # pretrain/pretrain_helpers.py `mask` and util/training_utils.py.
     "electra": Objective(
         "electra",
-        trainer="replaced_tokens.ElectraTrainer",
+        trainer="electra.ElectraTrainer",
         settings={
             "input_format": "electra",
             "pair_label": "none",

@@ -180,7 +180,7 @@ class PreTrainingData:
     count_tokens: Callable[[], np.ndarray]
     resume_fingerprint: Mapping[str, Any] = field(default_factory=dict)
     # Held-out pairs of what the model was trained on before.
-    old: PreTrainingDataset | None = None
+    old_validation: PreTrainingDataset | None = None
     phases: Sequence[TrainingPhase] | None = None  # None: one, with the data above
 
     @property
@@ -219,7 +219,7 @@ def load_phases(data_args: DataArguments, plans: Sequence[PhasePlan], seed: int)
         data = load_data(data_args_of_phase, seed)
         data_of_phases.append(data)
         training_phases.append(
-            TrainingPhase(plan, data.train, data.validation, data.collator, data.old)
+            TrainingPhase(plan, data.train, data.validation, data.collator, data.old_validation)
         )
     return replace(data_of_phases[0], phases=training_phases)
 
@@ -247,7 +247,7 @@ def load_data(data_args: DataArguments, seed: int) -> PreTrainingData:
         settings["cache_dir"] = Path(data_args.data_cache_dir)
     open_split: Any = partial(PreTrainingDataset.from_store, **settings)
 
-    old = None
+    old_validation = None
     if data_args.old_store is not None:
         old_store = open_store(data_args.old_store)
         old_store.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
@@ -256,7 +256,7 @@ def load_data(data_args: DataArguments, seed: int) -> PreTrainingData:
                 f"old_store {data_args.old_store} has no held-out part; prepare it with "
                 "--validation_fraction"
             )
-        old = open_split(old_store, "validation", seed=EVALUATION_SEED)
+        old_validation = open_split(old_store, "validation", seed=EVALUATION_SEED)
 
     train = open_split(store, "train", seed=seed)
     validation = None
@@ -267,7 +267,7 @@ def load_data(data_args: DataArguments, seed: int) -> PreTrainingData:
         train=train,
         validation=validation,
         collator=make_collator(data_args, tokenizer, seed),
-        old=old,
+        old_validation=old_validation,
         count_tokens=partial(_count_predicted_tokens, store.train, train, data_args.selection),
         resume_fingerprint={"store": store.fingerprint, "tokenizer": tokenizer.fingerprint},
     )
@@ -645,7 +645,7 @@ def make_trainer(
         resume_fingerprint=data.resume_fingerprint,
         unigram_counts=data.unigram_counts if needs_counts else None,
         max_eval_pairs=max_eval_pairs,
-        old_dataset=data.old,
+        old_dataset=data.old_validation,
         phases=data.phases,
     )
     trainer.add_callback(LossWatch(trainer))

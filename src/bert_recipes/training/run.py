@@ -42,7 +42,7 @@ from bert_recipes.run_folder import (
     UNFINISHED_FILE,
     WEIGHTS_FILE,
 )
-from bert_recipes.training.emissions import cost_facts
+from bert_recipes.training.cost import cost_facts
 from bert_recipes.training.engines import asks_for_fsdp
 from bert_recipes.training.launch import take_one_gpu
 from bert_recipes.training.speed import describe_machine, peak_memory_mb

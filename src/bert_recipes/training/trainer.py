@@ -63,7 +63,7 @@ from bert_recipes.training.callbacks import (
     ignore_signals,
 )
 from bert_recipes.training.console import LogPrinter, LogPrinterAboveBar
-from bert_recipes.training.emissions import EnergySettings, RunTime
+from bert_recipes.training.cost import EnergySettings, RunTime
 from bert_recipes.training.engines import (
     asks_for_fsdp,
     complete_engine,

@@ -10,7 +10,7 @@ import pytest
 from bert_recipes.checkpointing import write_manifest
 from bert_recipes.errors import InputError
 from bert_recipes.run_folder import MANIFEST_FILE
-from bert_recipes.training.emissions import EnergySettings, RunTime, cost_facts
+from bert_recipes.training.cost import EnergySettings, RunTime, cost_facts
 
 
 @pytest.mark.parametrize(
