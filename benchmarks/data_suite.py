@@ -137,7 +137,7 @@ def measure_pairs(sample: Sample) -> Result:
 
 
 def measure_worker(sample: Sample) -> Result:
-    """Measure a data worker for a GPU: read, mask and plan batches of a member, in one buffer each.
+    """Measure a data worker for a GPU: read, mask and pack batches of a member, in one buffer each.
 
     The table is built before.
     """

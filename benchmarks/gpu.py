@@ -120,13 +120,13 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logger.setLevel(logging.INFO)
     (args,) = parse_arguments(GpuArguments)
-    check_gpu(use_cpu=args.use_cpu)
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     if args.step == 1:
         sys.exit(run_tests(args))
     if args.step == 5:
         train_for_minutes(args)
         return
+    check_gpu(use_cpu=args.use_cpu)
     for name in [args.part] if args.part else PARTS[args.step]:
         with tempfile.TemporaryDirectory(prefix="bert-recipes-gpu-") as folder:
             measure_part(args, name, Path(folder))

@@ -7,32 +7,22 @@ Other cards are estimates: as many sequences a second as their peak rate has of 
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.errors import run_cli
+from bert_recipes.errors import InputError, run_cli
 from bert_recipes.settings import option
 
 
-RESULTS_DIR = Path("docs/results/gpu")
 # Devlin et al. 2019, appendix A.2
 BATCH = 256
 
 
-class Phase(NamedTuple):
-    """A part of the paper's run, and where steps of its batch were measured."""
-
-    steps: int
-    case: str  # of benchmarks/gpu.py
-    file: str
-
-
-PHASES = (
-    Phase(900_000, "base-128", "step2_base.json"),
-    Phase(100_000, "base-512", "step3_base.json"),
-)
+STEPS = {"base-128": 900_000, "base-512": 100_000}
+RESULTS_DIR = Path("docs/results/gpu")
 
 
 class Gpu(NamedTuple):
@@ -56,16 +46,25 @@ MEASURED = "H200"
 class HoursArguments:
     """Choose the measurements."""
 
-    results_dir: Path = option(RESULTS_DIR, "folder of files of benchmarks/gpu.py")
+    base_128: Path = option(
+        RESULTS_DIR / "step2_base.json",
+        "file of benchmarks/gpu.py --step 2 --part base --tokens_per_step 32768",
+    )
+    base_512: Path = option(
+        RESULTS_DIR / "step3_base.json", "file of benchmarks/gpu.py --step 3 --part base"
+    )
 
 
-def measured_hours(results_dir: Path) -> float:
-    """Return the hours of the paper's run on the card that was measured."""
+def measured_hours(files: Mapping[str, Path]) -> float:
+    """Return the hours of the paper's run on the card that was measured, by the file of a case."""
     seconds = 0.0
-    for phase in PHASES:
-        text = (results_dir / phase.file).read_text(encoding="utf-8")
-        sides = json.loads(text)["result"][phase.case]["sides"]
-        seconds += phase.steps * BATCH / sides["ours"]["examples_per_second"]
+    for case, steps in STEPS.items():
+        result = json.loads(files[case].read_text(encoding="utf-8"))["result"]
+        ours = result[case]["sides"]["ours"]
+        batch = ours["step_sequences"][0]
+        if batch != BATCH:
+            raise InputError(f"{files[case]}: steps of {batch} inputs; the paper's have {BATCH}")
+        seconds += steps * BATCH / ours["examples_per_second"]
     return seconds / 3600
 
 
@@ -88,7 +87,8 @@ def make_table(hours: float) -> list[str]:
 def main() -> None:
     """Print the table."""
     (args,) = parse_arguments(HoursArguments)
-    for line in make_table(measured_hours(args.results_dir)):
+    files = {"base-128": args.base_128, "base-512": args.base_512}
+    for line in make_table(measured_hours(files)):
         print(line)
 
 

@@ -157,7 +157,10 @@ def test_a_typed_flag_of_pretraining_without_effect_is_said_with_what_it_needs(s
             "alpha_attn 2 (only with --distil intermediate, not prediction)",
         ),
         ("--task mrpc --do_train true", "do_train true (nothing here reads it)"),
-        ("--task mrpc --bf16_full_eval true", "bf16_full_eval true (nothing here reads it)"),
+        (
+            "--task mrpc --batch_eval_metrics true",
+            "batch_eval_metrics true (nothing here reads it)",
+        ),
         ("--task mrpc --save_steps 4", "save_steps 4 (only with --save_strategy steps, not epoch)"),
     ],
 )

@@ -259,8 +259,8 @@ def test_early_stopping_wants_evaluations(tmp_path, patience, strategy, name):
         )
 
 
-def test_the_plan_of_a_batch_is_that_of_its_longer_rows():
-    """Where padding counts in the loss, a step's micro-batches are padded alike after planning."""
+def test_the_packing_of_a_batch_is_that_of_its_longer_rows():
+    """Where padding counts in the loss, a step's micro-batches are padded alike after packing."""
     mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
     batch = {"input_ids": mask * 7, "attention_mask": mask, "token_type_ids": mask * 0}
     batch[PACKING] = make_packing(mask)

@@ -280,7 +280,7 @@ def test_what_a_gpu_compiles_in_its_first_step_does_not_move_the_schedule(run, c
 
     def start_from(self, checkpoint):
         start_on_a_cpu(self, checkpoint)
-        self._first_step_seconds = None
+        self._clock_start = None
 
     start_on_a_cpu = BertTrainer._start_from
     monkeypatch.setattr(BertTrainer, "_start_from", start_from)

@@ -1,5 +1,5 @@
-"""The layers that torch.compile fuses, as a GPU has them, and what is chosen for a GPU; the plan of
-a batch is right.
+"""The layers that torch.compile fuses, as a GPU has them, and what is chosen for a GPU; the packing
+of a batch is right.
 """
 
 from dataclasses import replace
@@ -70,7 +70,7 @@ def test_layers_are_compiled_whole_under_ddp(tmp_path, monkeypatch):
     assert_gradients_alike(gradients_of(model), expected, 1e-5)
 
 
-def test_what_is_asked_for_or_hung_on_is_computed_although_there_is_a_plan():
+def test_what_is_asked_for_or_hung_on_is_computed_although_there_is_a_packing():
     batch, model = with_packing(make_batch(RAGGED)), make_model()
     model.bert.use_fast_layers("eager")
     assert len(model(**batch, output_hidden_states=True).hidden_states) == 4
@@ -84,9 +84,9 @@ def test_what_is_asked_for_or_hung_on_is_computed_although_there_is_a_plan():
 
 
 @pytest.mark.parametrize("fast_layers", ["off", "eager"])
-def test_the_trainer_trains_on_plans_as_on_padded_rows(fast_layers, small_store, tmp_path):
-    """The batches have a plan where the encoder reads one, and make one buffer where they go to a
-    GPU.
+def test_the_trainer_trains_on_packings_as_on_padded_rows(fast_layers, small_store, tmp_path):
+    """The batches have a packing where the encoder reads one, and are one buffer where they go to
+    a GPU.
     """
     store = open_store(small_store)
     tokenizer = load_tokenizer(store.tokenizer_path)
@@ -127,8 +127,8 @@ def test_a_layer_is_one_graph_for_batches_of_all_sizes(is_causal):
     settings = layer.settings(model.config, torch.float32)
     compiled = torch.compile(encode_layer, backend="eager", fullgraph=True)
     for lengths in (RAGGED, LENGTHS["one_long"], LENGTHS["full_rows"]):
-        plan = make_packing(make_batch(lengths)["attention_mask"])
-        offsets = offset_layout(plan, (len(lengths), max(lengths))).offsets
+        packing = make_packing(make_batch(lengths)["attention_mask"])
+        offsets = offset_layout(packing, (len(lengths), max(lengths))).offsets
         rows = torch.randn(sum(lengths), 48, requires_grad=True)
         torch._dynamo.maybe_mark_dynamic(rows, 0)
         output = compiled(rows, offsets, settings, layer.weights)

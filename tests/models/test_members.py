@@ -27,7 +27,7 @@ from bert_recipes.training.objectives import OBJECTIVES
 NAMES = ["RobertaForMaskedLM", "AlbertForPreTraining", "DistilBertForMaskedLM"]
 
 
-def plan_for(batch, fast_layers):
+def packing_for(batch, fast_layers):
     """What a collator adds for a GPU."""
     if fast_layers != "eager":
         return None
@@ -44,7 +44,7 @@ def test_loss_logits_and_gradients_are_those_of_stock(monkeypatch, name, lengths
     if not (batch["labels"] != IGNORE_INDEX).any():
         batch["labels"][0, 0] = 3
     model.base_model.use_fast_layers(fast_layers)
-    loss = model(**batch, packing=plan_for(batch, fast_layers)).loss
+    loss = model(**batch, packing=packing_for(batch, fast_layers)).loss
     assert len(calls) == (fast_layers != "off")
     loss.backward()
     expected = stock(**stock_batch(name, batch)).loss
@@ -78,7 +78,7 @@ def test_dropout_of_packed_rows_is_where_stock_has_it(monkeypatch, name, place, 
     model, batch = build(name, **{place: ALMOST_ALL}), batch_for(name, LENGTHS["ragged"])
     stock = build_stock(model)
     model.base_model.use_fast_layers(fast_layers)
-    loss = model(**batch, packing=plan_for(batch, fast_layers)).loss
+    loss = model(**batch, packing=packing_for(batch, fast_layers)).loss
     assert calls
     expected = stock(**stock_batch(name, batch)).loss
     torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-4)
@@ -224,7 +224,7 @@ def labels_for(head, mask):
     "head", ["SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice"]
 )
 @pytest.mark.parametrize("family", ["Bert", "Roberta", "Albert", "Electra", "DistilBert"])
-def test_heads_use_every_parameter_and_hand_the_plan_to_the_encoder(family, head):
+def test_heads_use_every_parameter_and_hand_the_packing_to_the_encoder(family, head):
     """On a GPU the packing of a batch reaches the encoder through stock's heads."""
     torch.manual_seed(0)
     sizes = DISTILBERT if family == "DistilBert" else SIZES
@@ -234,7 +234,7 @@ def test_heads_use_every_parameter_and_hand_the_plan_to_the_encoder(family, head
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     mask = (torch.arange(6) < torch.tensor([6, 2, 5, 3])[:, None]).long()
-    plan = make_packing(mask)
+    packing = make_packing(mask)
     batch = {"input_ids": IDS, "attention_mask": mask} | labels_for(head, mask)
     if head == "MultipleChoice":  # two questions with two choices
         batch |= {"input_ids": IDS.view(2, 2, 6), "attention_mask": mask.view(2, 2, 6)}
@@ -244,11 +244,11 @@ def test_heads_use_every_parameter_and_hand_the_plan_to_the_encoder(family, head
     assert stock_gradients.keys() == dict(model.named_parameters()).keys()
     model.zero_grad()
     enable_packed_layers(model, "eager")
-    plans = []
+    packings = []
     encode = model.base_model.encode_rows
-    model.base_model.encode_rows = lambda *args: plans.append(args[-1]) or encode(*args)
-    loss = model(**batch, packing=plan).loss
-    assert plans == [plan]
+    model.base_model.encode_rows = lambda *args: packings.append(args[-1]) or encode(*args)
+    loss = model(**batch, packing=packing).loss
+    assert packings == [packing]
     loss.backward()
     torch.testing.assert_close(loss, expected)
     assert_gradients_alike(gradients_of(model), stock_gradients, 1e-4)

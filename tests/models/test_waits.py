@@ -65,7 +65,7 @@ def make_member(objective):
     return model
 
 
-def planned_batch(objective):
+def packed_batch(objective):
     batch = make_batch(LENGTHS["ragged"])
     if objective not in ("bert", "albert"):
         del batch["next_sentence_label"]
@@ -82,7 +82,7 @@ def count_waits(batch, compute_loss):
     "objective", [name for name in OBJECTIVES if name not in ("distilbert", "tinybert")]
 )
 def test_a_step_of_a_member_waits_for_nothing(objective, as_on_gpu):
-    model, batch = make_member(objective), planned_batch(objective)
+    model, batch = make_member(objective), packed_batch(objective)
     counts = {"num_items_in_batch": torch.tensor(30.0)}
     name = "num_tokens_in_batch" if objective == "electra" else "num_pairs_in_batch"
     counts[name] = counts["num_items_in_batch"]
@@ -103,6 +103,6 @@ def test_a_step_of_distillation_waits_for_nothing(as_on_gpu, tmp_path):
     trainer = DistillationTrainer(
         student, args, teacher=teacher, settings=settings, train_dataset=[0]
     )
-    batch, counts = planned_batch("distilbert"), torch.tensor([30.0, 140.0])
+    batch, counts = packed_batch("distilbert"), torch.tensor([30.0, 140.0])
     waits = count_waits(batch, lambda batch: trainer.micro_batch_loss(student, batch, counts)[0])
     assert waits == []

@@ -734,7 +734,9 @@ def test_one_gpu_is_the_first_that_is_seen(repository, monkeypatch, seen, gpu):
     if seen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
     script = repository / "recipes" / "finetune.py"
-    assert finetuning_command(script, "single_gpu")[-3:-1] == ("--gpu_ids", gpu)
+    file = repository / "accelerate_configs" / "single_gpu.yaml"
+    for launch in ("single_gpu", str(file)):
+        assert finetuning_command(script, launch)[-3:-1] == ("--gpu_ids", gpu)
 
 
 @pytest.mark.slow

@@ -278,6 +278,22 @@ def test_intervals_of_a_file_that_are_longer_than_the_run_become_a_fifth_of_it(p
     assert (args.logging_steps, args.eval_steps, args.save_steps) == (100, 10_000, 10_000)
 
 
+@pytest.mark.parametrize(
+    ("objective", "size"),
+    [("tinybert", "tinybert4"), ("albert", "xxlarge"), ("electra", "small"), ("bert", "4/256")],
+)
+def test_members_have_sizes_of_their_own(objective, size):
+    assert ModelArguments(objective=objective, size=size).size == size
+
+
+@pytest.mark.parametrize(
+    ("objective", "size"), [("roberta", "tinybert4"), ("bert", "xxlarge"), ("bert", "4/256/7")]
+)
+def test_sizes_of_other_members_are_refused(objective, size):
+    with pytest.raises(InputError, match=f"size is '{size}'"):
+        ModelArguments(objective=objective, size=size)
+
+
 # What an objective has: against a file, and against flags
 
 
@@ -497,7 +513,7 @@ def data_of(_, **settings):
         (make, {"dataloader_persistent_workers": True}, "dataloader_num_workers of 1"),
         (make, {"logging_nan_inf_filter": True}, "leave it out: it would hide"),
         (make, {"auto_find_batch_size": True}, "the global batch would change"),
-        (make, {"bf16_full_eval": True}, "evaluations are in --precision too"),
+        (make, {"bf16_full_eval": True}, "evaluations have the precision of the training"),
         (make, {"save_on_each_node": True}, "output_dir is one folder of all machines"),
         (make, {"enable_jit_checkpoint": True}, "SIGTERM saves a checkpoint anyway"),
         (make, {"bf16": True, "precision": "fp32"}, "give one of them"),

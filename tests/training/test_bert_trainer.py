@@ -608,6 +608,7 @@ def test_strategies_by_epochs_act_at_the_end_of_each(tmp_path):
     [
         ({"save_only_model": True}, "save_only_model is True; leave it out: no run could be"),
         ({"ignore_data_skip": True}, "leave it out: a resumed run continues where it stopped"),
+        ({"bf16_full_eval": True}, "evaluations have the precision of the training"),
         ({"label_smoothing_factor": 0.1}, "the loss is the model's own, over the global batch"),
     ],
 )

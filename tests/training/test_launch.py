@@ -105,6 +105,8 @@ def test_configuration_parses_and_avoids_the_silent_single_process(name: str):
     assert values["distributed_type"] == kind
     assert (values["num_processes"] > 1) == (kind != "NO")
     assert values["use_cpu"] == ("cpu" in name)
+    # It would replace a user's CUDA_VISIBLE_DEVICES.
+    assert values["use_cpu"] or "gpu_ids" not in values
     assert values.keys() <= set(vars(launch_command_parser().parse_args(["x.py"]))) | OF_THE_FILE
 
 
@@ -270,14 +272,14 @@ def test_deepspeed_started_for_gpus_does_not_train_on_cpus(
         check_launch(args)
 
 
-def test_a_cpu_that_make_chose_beside_a_gpu_is_said(
+def test_a_launch_on_the_cpu_beside_a_gpu_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     check_launch(args)
-    assert "LAUNCH=single_gpu takes it" in caplog.text
+    assert "LAUNCH=single_gpu takes" in caplog.text
     caplog.clear()
     monkeypatch.delenv("ACCELERATE_USE_CPU")
     check_launch(args)

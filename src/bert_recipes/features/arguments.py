@@ -109,7 +109,7 @@ class FeatureArguments:
     batch_size: int = option(32, "inputs that are computed together (original: 32)", least=1)
     dtype: str = option("float32", "of the kept vectors", choices=("float32", "float16"))
     precision: str = option("fp32", "of the matrix products", choices=("fp32", "bf16"))
-    fast_layers: str = option("auto", "fused CPU kernels", choices=FAST_LAYERS)
+    fast_layers: str = option("auto", "layers on packed rows, on a CPU", choices=FAST_LAYERS)
     use_cpu: bool = option(False, "use the CPU even where there is a GPU")
     overwrite: bool = option(False, "replace the file of vectors that output_dir holds")
 
@@ -204,7 +204,11 @@ class FeatureNerArguments:
     learning_rate: float = option(1e-3, "Adam's; falls linearly to 0", above=0)
     lstm_dim: int = option(768, "units of the BiLSTM in each direction", least=1)
     dropout: float = option(0.2, "around and between the layers of the BiLSTM", least=0, below=1)
-    precision: str = option("auto", "of the BiLSTM's products", choices=("auto", "fp32", "bf16"))
+    precision: str = option(
+        "auto",
+        "of the BiLSTM's products on a CPU; on a GPU they are in float32",
+        choices=("auto", "fp32", "bf16"),
+    )
     use_cpu: bool = option(False, "do not use a GPU")
 
     def __post_init__(self) -> None:
@@ -262,7 +266,7 @@ class LikelihoodArguments:
     whole_words: bool = option(False, "with a piece, also mask the later pieces of its word")
     batch_tokens: int = option(8192, "tokens that are computed together", least=1)
     precision: str = option("fp32", "of the matrix products", choices=("fp32", "bf16"))
-    fast_layers: str = option("auto", "fused CPU kernels", choices=FAST_LAYERS)
+    fast_layers: str = option("auto", "layers on packed rows, on a CPU", choices=FAST_LAYERS)
     use_cpu: bool = option(False, "do not use a GPU")
 
 

@@ -171,9 +171,7 @@ class FeatureTagger(nn.Module):
 
         sentences = self.dropout(inputs).split(list(lengths))
         packed = rnn.pack_sequence(list(sentences), enforce_sorted=False)
-        # On a GPU autocast computes an LSTM in float16, whose gradients need a scaled loss.
-        with torch.autocast("cuda", enabled=False):
-            packed_states, _ = self.lstm(packed.to(torch.float32))
+        packed_states, _ = self.lstm(packed)
         states = torch.cat(rnn.unpack_sequence(packed_states))
         return self.classifier(self.dropout(states))
 
@@ -334,9 +332,11 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
         LAYER_CHOICES[way].check(encoder.config.num_hidden_layers)
 
     encoder = cast(PreTrainedModel, encoder.to(device))
-    precision = choose_precision(args.precision, use_cpu=device.type == "cpu").name
-    if precision == "fp16":  # would need its loss scaled; a GPU without bfloat16 has float32
-        precision = "fp32"
+    precision = "fp32"
+    # On a GPU autocast computes an LSTM in float16 whatever is asked for, and gradients in float16
+    # need a scaled loss.
+    if device.type == "cpu":
+        precision = choose_precision(args.precision, use_cpu=True).name
     compute_features = partial(
         word_features,
         encoder,

@@ -166,8 +166,8 @@ class PreTrainingModel(OriginalInitialization):
             num_pairs_in_batch: Pairs of the global batch; None = of this batch. With
                 num_items_in_batch alone (stock Trainer) this batch's mean is weighted by its share
                 of the predicted tokens.
-            packing: Of this batch (`make_packing`); without it a GPU waits for the positions
-                of its tokens.
+            packing: The packing of this batch (`make_packing`); without it a GPU waits for the
+                positions of its tokens.
             distiller: Called with the model and the last hidden states of the real tokens, (N, H);
                 returns `distillation_loss`.
             return_full_logits: Whether prediction_logits are (B, S, V) though labels are given;
@@ -237,7 +237,7 @@ class PreTrainingModel(OriginalInitialization):
 
         Args:
             inputs: The arguments of the encoder by name.
-            packing: Of the batch.
+            packing: The packing of the batch.
             head_labels: As in `encode_packed`.
         """
         base: Any = self.base_model

@@ -164,7 +164,7 @@ class PackedModel(OriginalInitialization):
 
         Args:
             inputs: The arguments of `forward` by name.
-            packing: Of the batch.
+            packing: The packing of the batch.
             keep: The hidden states that are wanted beside the last, 0 for the embeddings.
             head_labels: As in `encode_packed`.
         """
@@ -218,7 +218,7 @@ class PackedModel(OriginalInitialization):
             token_type_ids: int64 (B, S).
             position_ids: int64 (B, S).
             inputs_embeds: float (B, S, H), instead of input_ids.
-            packing: Of the batch (`padding_free.make_packing`).
+            packing: The packing of the batch (`padding_free.make_packing`).
             kwargs: What else stock's `forward` takes.
         """
         inputs = {

@@ -150,8 +150,8 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
             draws: float32 (B, S) in [0, 1), which decide the generator's samples; None: drawn here.
             random_share: float32 () in [0, 1), the share of the predicted tokens that any word of
                 the vocabulary fills instead; None: 0.
-            packing: Of this batch (`make_packing`); without it a GPU waits for the places of
-                its tokens.
+            packing: The packing of this batch (`make_packing`); without it a GPU waits for the
+                places of its tokens.
             kwargs: What else stock's `forward` takes; both networks get it.
         """
         inputs = {

@@ -95,7 +95,7 @@ class Encoded:
 
         Args:
             labels: int64 (B, S), -100 where nothing is predicted.
-            packing: Of the batch.
+            packing: The packing of the batch.
         """
         if self.predicted_head_rows is not None:
             return self.predicted_head_rows

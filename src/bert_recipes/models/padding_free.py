@@ -268,7 +268,7 @@ def offset_layout(
     """Return the layout of a batch by its packing; nothing waits for the device.
 
     Args:
-        packing: Of the batch, on the model's device.
+        packing: The packing of the batch, on the model's device.
         shape: (B, S).
         computes_pads: Pads are rows too, to which no row attends.
     """

@@ -503,7 +503,7 @@ def finetuning_command(script: Path, launch: str | None) -> tuple[str, ...]:
     deepspeed_file = folder / f"{launch}.json"
     if deepspeed_file.is_file():
         command += ["--deepspeed_config_file", str(deepspeed_file)]
-    if launch == "single_gpu":
+    if file.stem == "single_gpu":
         # One process must see one GPU: the first of those that are seen.
         first_gpu, *_ = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
         command += ["--gpu_ids", first_gpu]

@@ -164,8 +164,8 @@ class RunArguments(TrainingArguments):
         "auto_find_batch_size": {
             "refused": "the global batch would change with the memory at hand"
         },
-        "bf16_full_eval": {"refused": "evaluations are in --precision too"},
-        "fp16_full_eval": {"refused": "evaluations are in --precision too"},
+        "bf16_full_eval": {"refused": "evaluations have the precision of the training"},
+        "fp16_full_eval": {"refused": "evaluations have the precision of the training"},
         "enable_jit_checkpoint": {"refused": "SIGTERM saves a checkpoint anyway, and ends the run"},
         "save_on_each_node": {"refused": "output_dir is one folder of all machines"},
         "ignore_data_skip": {"refused": "a resumed run continues where it stopped"},

@@ -160,10 +160,12 @@ def _check_cpu(args: TrainingArguments, processes: int) -> None:
     first_gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     is_deepspeed_on_cpu = has_deepspeed and os.environ.get("DS_ACCELERATOR") == "cpu"
     is_chosen = getattr(args, "cpu_is_chosen", args.use_cpu)
-    # The default of make where it finds no nvidia-smi.
+    # make sets it, also by itself where it finds no nvidia-smi.
     is_launched_on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
     if is_launched_on_cpu and torch.cuda.is_available() and processes == 1:
-        logger.warning("on the CPU, and torch sees a GPU: LAUNCH=single_gpu takes it")
+        logger.warning(
+            "on the CPU, as the launch asks; torch sees a GPU, which LAUNCH=single_gpu takes"
+        )
     if is_chosen or first_gpu in ("", "-1") or is_deepspeed_on_cpu:
         return
     if has_deepspeed or has_fsdp:

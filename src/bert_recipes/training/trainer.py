@@ -1176,7 +1176,7 @@ class RecipeTrainer(Trainer):
             "clock": self.clock,
             "max_minutes": self.args.max_minutes,
             "longest_pause": self._longest_pause,
-            "first_step_seconds": self._clock_start,
+            "first_step_seconds": self._clock_start,  # the key of earlier versions
             "kept_steps": self.kept_steps,
             "best_metric": self._best_rule,
             "process": {"loss": float(self._tr_loss), "meter": self.meter.sums()},
