@@ -43,8 +43,9 @@ from bert_recipes.reports.page import finetuning_table
 from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, TASK_FILE
 from bert_recipes.settings import option
 from bert_recipes.tasks.task_file import write_task_file
+from bert_recipes.training.launch import check_launch, start_logging
 from bert_recipes.training.resume import lock_output_dir, prepare_output_dir
-from bert_recipes.training.run import check_launch, results_text, start_logging
+from bert_recipes.training.run import results_text
 from bert_recipes.training.speed import describe_machine, peak_memory_mb
 
 

@@ -28,8 +28,8 @@ from bert_recipes.training.arguments import (
     PreTrainingArguments,
 )
 from bert_recipes.training.bert_trainer import EVALUATION_SEED
+from bert_recipes.training.launch import start_logging
 from bert_recipes.training.pretraining import build_missing_quickstart, build_model, load_data
-from bert_recipes.training.run import start_logging
 from bert_recipes.training.speed import describe_machine
 
 

@@ -75,7 +75,8 @@ def main() -> None:
     evaluate, *settings, args = parse_arguments(EvaluateArguments, *types)
     # Imported only now, for it takes seconds.
     from bert_recipes.finetuning.run import score_checkpoint
-    from bert_recipes.training.run import check_launch, results_text, start_logging
+    from bert_recipes.training.launch import check_launch, start_logging
+    from bert_recipes.training.run import results_text
 
     if args.push_to_hub:
         raise InputError(

@@ -53,7 +53,8 @@ def main() -> None:
     from bert_recipes.finetuning.run import describe_origin, files_read, prepare_run
     from bert_recipes.hub import PushCheckpoints, check_push
     from bert_recipes.training.estimate import print_estimate
-    from bert_recipes.training.run import check_launch, run_training, start_logging
+    from bert_recipes.training.launch import check_launch, start_logging
+    from bert_recipes.training.run import run_training
 
     start_logging(args)
     check_launch(args)

@@ -29,7 +29,7 @@ def main() -> None:
     args, inputs = parse_arguments(PredictionArguments, InputArguments)
     # Imported only now, for it takes seconds.
     from bert_recipes.finetuning.prediction import load_predictor, read_chunks, replacing
-    from bert_recipes.training.run import check_launch, start_logging
+    from bert_recipes.training.launch import check_launch, start_logging
 
     with tempfile.TemporaryDirectory() as folder:
         run_arguments = args.run_arguments(folder)

@@ -62,7 +62,8 @@ def main() -> None:
     from bert_recipes.reports.pretraining_facts import describe_run
     from bert_recipes.training import pretraining
     from bert_recipes.training.estimate import print_estimate
-    from bert_recipes.training.run import check_launch, run_training, start_logging
+    from bert_recipes.training.launch import check_launch, start_logging
+    from bert_recipes.training.run import run_training
 
     start_logging(args)
     check_launch(args)

@@ -30,7 +30,7 @@ from bert_recipes.tasks.examples import (
     TaggedExample,
     TextExample,
 )
-from bert_recipes.training.run import check_launch
+from bert_recipes.training.launch import check_launch
 
 
 # One task of each kind.

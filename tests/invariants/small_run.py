@@ -29,8 +29,8 @@ from bert_recipes.training.arguments import (
 from bert_recipes.training.bert_trainer import BertTrainer
 from bert_recipes.training.distillation import DistillationTrainer, make_student
 from bert_recipes.training.electra import ElectraTrainer
+from bert_recipes.training.launch import check_launch
 from bert_recipes.training.pretraining import load_data, load_model
-from bert_recipes.training.run import check_launch
 
 
 DDP_SETTINGS = ("find_unused_parameters", "gradient_as_bucket_view", "broadcast_buffers")

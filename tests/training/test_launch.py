@@ -31,8 +31,7 @@ from bert_recipes.training import launch
 from bert_recipes.training.arguments import PreTrainingArguments
 from bert_recipes.training.bert_trainer import BertTrainer
 from bert_recipes.training.engines import layer_classes
-from bert_recipes.training.launch import check_gpus, run_on_main_process
-from bert_recipes.training.run import check_launch
+from bert_recipes.training.launch import check_gpus, check_launch, run_on_main_process
 
 
 REPOSITORY = Path(__file__).parents[2]
@@ -44,7 +43,7 @@ WITHOUT_GPU = pytest.mark.skipif(
 PROBE = """
 import os, torch
 from bert_recipes.training.arguments import PreTrainingArguments
-from bert_recipes.training.run import check_launch
+from bert_recipes.training.launch import check_launch
 args = PreTrainingArguments(output_dir="unused")
 check_launch(args)
 total = torch.ones(1, device=args.device)

@@ -150,12 +150,10 @@ def window_owners(windows: Sequence[tuple[int, int]], lengths: np.ndarray) -> np
         context = np.minimum(pieces_to_left, pieces_to_right)
         scores = context + 0.01 * (last_piece - first_piece)
 
-        # Views: what is written into them is written into the arrays.
-        owners_in_window = owners[start:end]
-        best_in_window = best_scores[start:end]
-        is_better = scores > best_in_window
-        owners_in_window[is_better] = number
-        best_in_window[is_better] = scores[is_better]
+        is_better = scores > best_scores[start:end]
+        units = np.arange(start, end)[is_better]
+        owners[units] = number
+        best_scores[units] = scores[is_better]
     return owners
 
 

@@ -4,7 +4,6 @@ In bfloat16 the forward pass is computed under autocast; weights that learn, gra
 micro-batches, and what processes add up stay in float32.
 """
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -22,17 +21,12 @@ from transformers import Trainer, TrainingArguments
 from bert_recipes.checkpointing import why_incomplete
 from bert_recipes.errors import InputError
 from bert_recipes.models.electra import ElectraForPreTraining
+from bert_recipes.training.launch import asks_for_fsdp
 
 
 NO_ENGINE = "none"
 # Optimizers that orthogonalize or scale whole tensors.
 WHOLE_TENSOR_OPTIMIZERS = ("lamb", "muon")
-
-
-def asks_for_fsdp(args: TrainingArguments) -> bool:
-    """Return whether the launcher or a setting asks for FSDP."""
-    by_launcher = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true")
-    return by_launcher or args.fsdp_plugin_args is not None
 
 
 def name_engine(trainer: Trainer) -> str:

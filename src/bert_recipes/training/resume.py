@@ -75,8 +75,22 @@ RUN_FILES = (
     "wandb",
     "emissions.csv*",
 )
-# Of a fine-tuning run: texts, labels and ids. Checkpoints of earlier releases have none.
-TRAINING_EXAMPLES = "training examples"
+# The progress of a run that begins, which also fills in what an earlier version did not write.
+NO_PROGRESS: Mapping[str, Any] = {
+    "total_loss": 0.0,
+    "last_logged_step": 0,
+    "skipped_steps": 0,
+    "steps_without_loss": 0,
+    "evaluation_is_due": False,
+    "cost": None,
+    "clock": 0.0,
+    "max_minutes": None,
+    "longest_pause": 0.0,
+    "first_step_seconds": 0.0,
+    "kept_steps": (),
+    "best_metric": None,
+    "pairs_of_epochs": {},
+}
 # Stock settings with which the remaining steps learn the same: paths, logging, saving, evaluation,
 # and how the work is split. Settings of this project have it in their metadata, {"resume": "may
 # change"}. Data, tokenizer, precision and global batch are compared by content
@@ -363,14 +377,14 @@ def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> 
         for field in fields(config):
             defaults[field.name] = None if field.default is MISSING else field.default
         changeable.update(_changeable_fields(config))
-    settings = resolved_values(*configs)
-    settings_before = yaml.safe_load(file.read_text(encoding="utf-8"))
-    _check_states(file, defaults | settings_before, defaults | settings)
+    # run.yaml of an older version lacks newer settings: they had their defaults.
+    settings_before = defaults | yaml.safe_load(file.read_text(encoding="utf-8"))
+    settings = defaults | resolved_values(*configs)
+    _check_states(file, settings_before, settings)
 
     # The minutes first: with them max_steps is a number that nobody has given.
-    for name in dict.fromkeys(["max_minutes", *settings_before, *settings]):
-        # run.yaml of an older version lacks newer settings: they had their defaults.
-        before = settings_before.get(name, defaults.get(name))
+    for name in dict.fromkeys(["max_minutes", *settings_before]):
+        before = settings_before.get(name)
         now = settings.get(name)
         if before == now or name in changeable or name.startswith(_CHANGEABLE_PREFIXES):
             continue
@@ -445,7 +459,7 @@ def read_progress(
     *,
     allow_changes: bool,
 ) -> dict[str, Any]:
-    """Read the trainer state of a complete checkpoint.
+    """Read the progress of a complete checkpoint, with the keys of `NO_PROGRESS` and more.
 
     A checkpoint of another run is refused, and one whose optimizer state this engine cannot open.
     """
@@ -468,13 +482,11 @@ def read_progress(
             checkpoint,
         )
     for name, value in fingerprint.items():
-        if name == TRAINING_EXAMPLES and name not in state["identity"]:
-            continue  # of an earlier release
         before = state["identity"].get(name)
         if before != value:
             message = f"{name} is {value}, {checkpoint} was made with {before}"
             _refuse_change(message, "restore it, start from scratch,", allow=allow_changes)
-    return state
+    return {**NO_PROGRESS, **state}
 
 
 def state_of_process(

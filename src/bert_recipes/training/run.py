@@ -1,31 +1,24 @@
-"""A run from its start to its results: launch checks, log, training, evaluation, files."""
+"""A run from its start to its results: training, evaluation, files."""
 
-import ctypes
 import json
 import logging
-import os
 import shutil
-import signal
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
 from accelerate.utils import patch_environment
 from huggingface_hub import try_to_load_from_cache
 from transformers import Trainer
 from transformers.trainer_utils import SaveStrategy
-from transformers.training_args import ParallelMode, TrainingArguments
 
 from bert_recipes.checkpointing import keep_run_id, read_step, write_run_id
 from bert_recipes.config import save_config
 from bert_recipes.data.store import MAX_NAMED_SOURCES, describe_store
-from bert_recipes.errors import InputError, PushError, saving
+from bert_recipes.errors import PushError, saving
 from bert_recipes.files import (
     atomic_write,
     fingerprint_files,
@@ -43,8 +36,6 @@ from bert_recipes.run_folder import (
     WEIGHTS_FILE,
 )
 from bert_recipes.training.cost import cost_facts
-from bert_recipes.training.engines import asks_for_fsdp
-from bert_recipes.training.launch import take_one_gpu
 from bert_recipes.training.speed import describe_machine, peak_memory_mb
 from bert_recipes.training.trackers import name_run
 from bert_recipes.training.trainer import RecipeTrainer
@@ -97,109 +88,6 @@ def describe_checkpoint(name: str, config: Any = None) -> dict[str, Any]:
     return facts
 
 
-# Launch and log
-
-# Variables in which a scheduler gives the number of tasks that it started.
-_TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-
-
-def check_launch(args: TrainingArguments, *, trains: bool = True) -> None:
-    """Refuse a launch that would train something else than it seems to.
-
-    Args:
-        args: Of the run.
-        trains: The script trains; another one takes the first GPU of several.
-    """
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    is_alone = args.world_size != processes or args.parallel_mode != ParallelMode.DISTRIBUTED
-    if processes > 1 and is_alone:
-        raise InputError(
-            f"{processes} processes were started but this one trains alone (world size "
-            f"{args.world_size}): all would write to the same output_dir; on CPUs give --use_cpu "
-            "true or use accelerate_configs/ddp_cpu.yaml, and leave ddp_backend to the default"
-        )
-    tasks = max(int(os.environ.get(name, "1")) for name in _TASK_COUNTS)
-    if processes == 1 and args.world_size == 1 and tasks > 1:
-        raise InputError(
-            f"{tasks} tasks were started (srun, mpirun) and each would train alone, in the same "
-            "output_dir; start one launcher a machine, as recipes/cluster/pretrain.slurm does, or "
-            "one task"
-        )
-    has_engine = asks_for_fsdp(args) or "ACCELERATE_USE_DEEPSPEED" in os.environ
-    if has_engine and not trains:
-        raise InputError(
-            "FSDP and DeepSpeed are for training; measure and predict in one process, with python, "
-            "or in several with accelerate_configs/ddp.yaml"
-        )
-    take_one_gpu(args, trains=trains)
-    if args.device.type == "cpu":
-        _check_cpu(args, processes)
-    _end_with_launcher()
-
-
-def _end_with_launcher() -> None:
-    """Let Linux send SIGTERM when the launcher dies.
-
-    Accelerate's passes no signal to a process that it starts alone; torch's may be killed.
-    """
-    has_launcher = "ACCELERATE_DYNAMO_BACKEND" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
-    if has_launcher and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
-
-
-def _check_cpu(args: TrainingArguments, processes: int) -> None:
-    """Refuse an engine, which is for GPUs; warn of a run on CPUs that did not ask for them."""
-    has_fsdp = asks_for_fsdp(args)
-    has_deepspeed = "ACCELERATE_USE_DEEPSPEED" in os.environ
-    if has_fsdp and torch.accelerator.is_available():
-        raise InputError(
-            "FSDP takes the GPUs of this machine, --use_cpu true asks for the CPU: LAUNCH=ddp_cpu "
-            "is for that"
-        )
-    # ddp_cpu.yaml hides the GPUs (-1); DS_ACCELERATOR asks DeepSpeed for CPUs.
-    first_gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-    is_deepspeed_on_cpu = has_deepspeed and os.environ.get("DS_ACCELERATOR") == "cpu"
-    is_chosen = getattr(args, "cpu_is_chosen", args.use_cpu)
-    # make sets it, also by itself where it finds no nvidia-smi.
-    is_launched_on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
-    if is_launched_on_cpu and torch.cuda.is_available() and processes == 1:
-        logger.warning(
-            "on the CPU, as the launch asks; torch sees a GPU, which LAUNCH=single_gpu takes"
-        )
-    if is_chosen or first_gpu in ("", "-1") or is_deepspeed_on_cpu:
-        return
-    if has_deepspeed or has_fsdp:
-        raise InputError(
-            f"{'DeepSpeed' if has_deepspeed else 'FSDP'} is for GPUs, and torch can use none here; "
-            "on CPUs: LAUNCH=ddp_cpu, or give --use_cpu true"
-        )
-    if args.process_index == 0:
-        threads = torch.get_num_threads()
-        cores = (os.cpu_count() or 1) // processes
-        logger.warning(
-            "no GPU that torch can use: %d process(es) compute on the CPU, in %d thread(s) each "
-            "(OMP_NUM_THREADS)",
-            processes,
-            threads,
-        )
-        if threads < cores:
-            logger.warning("OMP_NUM_THREADS=%d lets each process use %d cores", cores, cores)
-
-
-def start_logging(args: TrainingArguments) -> None:
-    """Log to stderr: everything from the main process, warnings from the others."""
-    level = logging.INFO if args.process_index == 0 else logging.WARNING
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=level)
-    if args.process_index > 0:
-        # What these packages say of files and models is the same in every process.
-        for package in ("finetuning", "tasks", "tokenization"):
-            logging.getLogger(f"bert_recipes.{package}").setLevel(logging.ERROR)
-    for library in ("accelerate", "filelock", "fsspec", "httpx", "httpx2", "matplotlib", "torch"):
-        logging.getLogger(library).setLevel(logging.WARNING)
-    if args.disable_tqdm or not sys.stderr.isatty():
-        transformers.utils.logging.disable_progress_bar()
-
-
 # The run
 
 
@@ -227,8 +115,6 @@ def run_training(
     Returns:
         The results that all_results.json holds.
     """
-    args = trainer.args
-    folder = Path(args.output_dir)
     tracking: dict[str, str] = {}
     if trainer.is_world_process_zero():
         tracking = _write_run_files(trainer, configs, resume_from)
@@ -237,28 +123,31 @@ def run_training(
     with patch_environment(**tracking), trainer.stoppable():
         results = {**(facts or {}), **_train_and_measure(trainer, resume_from)}
         save_run(trainer, results)
-    failure = None
     try:
         if finish is not None:
             finish(results)
-    except PushError as error:
-        failure = error
-    # A failed push is no reason to train again: finish the run, then raise.
-    if trainer.is_world_process_zero():
-        # Weights and results reach the disk before the mark and the last checkpoint are deleted: a
-        # power cut must not lose both.
-        for model_folder in (folder, folder / GENERATOR_FOLDER):
-            if model_folder.is_dir():
-                files = [path for path in model_folder.iterdir() if path.is_file()]
-                sync_paths([*files, model_folder])
-        (folder / UNFINISHED_FILE).unlink(missing_ok=True)
-        # With --save_strategy no the checkpoint at the end was only for a resume.
-        last_step = trainer.state.global_step
-        if args.save_strategy == SaveStrategy.NO and last_step not in trainer.kept_steps:
-            shutil.rmtree(folder / f"checkpoint-{last_step}", ignore_errors=True)
-    if failure is not None:
-        raise failure
+    except PushError:
+        # A failed push is no reason to train again.
+        _mark_as_finished(trainer)
+        raise
+    _mark_as_finished(trainer)
     return results
+
+
+def _mark_as_finished(trainer: RecipeTrainer) -> None:
+    """Delete the mark of an unfinished run, and the checkpoint that was only for a resume."""
+    if not trainer.is_world_process_zero():
+        return
+    folder = Path(trainer.args.output_dir)
+    # Weights and results reach the disk first: a power cut must not lose them and the checkpoint.
+    for model_folder in (folder, folder / GENERATOR_FOLDER):
+        if model_folder.is_dir():
+            files = [path for path in model_folder.iterdir() if path.is_file()]
+            sync_paths([*files, model_folder])
+    (folder / UNFINISHED_FILE).unlink(missing_ok=True)
+    last_step = trainer.state.global_step
+    if trainer.args.save_strategy == SaveStrategy.NO and last_step not in trainer.kept_steps:
+        shutil.rmtree(folder / f"checkpoint-{last_step}", ignore_errors=True)
 
 
 def _write_run_files(

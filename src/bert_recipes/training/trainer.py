@@ -65,7 +65,6 @@ from bert_recipes.training.callbacks import (
 from bert_recipes.training.console import LogPrinter, LogPrinterAboveBar
 from bert_recipes.training.cost import EnergySettings, RunTime
 from bert_recipes.training.engines import (
-    asks_for_fsdp,
     complete_engine,
     fsdp_groups,
     load_fsdp_weights,
@@ -74,7 +73,7 @@ from bert_recipes.training.engines import (
     sharded_once,
 )
 from bert_recipes.training.late_number import LateNumber, PreviousNumber
-from bert_recipes.training.launch import check_processes_agree, take_one_gpu
+from bert_recipes.training.launch import asks_for_fsdp, check_processes_agree, take_one_gpu
 from bert_recipes.training.optimization import (
     SCHEDULERS_BY_METRIC,
     MuonSettings,
@@ -84,7 +83,7 @@ from bert_recipes.training.optimization import (
     settings_of_groups,
     skips_on_device,
 )
-from bert_recipes.training.resume import read_progress, state_of_process
+from bert_recipes.training.resume import NO_PROGRESS, read_progress, state_of_process
 from bert_recipes.training.speed import (
     NUM_WORK_COUNTS,
     BatchStats,
@@ -306,7 +305,7 @@ class RecipeTrainer(Trainer):
         self._save_total_limit = args.save_total_limit
         self.kept_steps: list[int] = []  # of checkpoints that the limit does not delete
         self._staging: Path | None = None  # while a checkpoint is written
-        self._loaded_state: dict[str, Any] = {}
+        self._loaded_state: Mapping[str, Any] = NO_PROGRESS
         # Whether the evaluation of this step comes after its checkpoint, or was stopped. A resumed
         # run begins with that evaluation.
         self._evaluation_is_due = False
@@ -419,48 +418,41 @@ class RecipeTrainer(Trainer):
         self.num_resumed_steps = 0
         self._last_saved_step = 0
         self._resumed_from = checkpoint
-        self._loaded_state = {}
+        progress = NO_PROGRESS
         if checkpoint is not None:
             self.num_resumed_steps = read_step(checkpoint)
-            self._loaded_state = read_progress(
+            progress = read_progress(
                 checkpoint,
                 self.resume_fingerprint,
                 self.engine,
                 self.args.world_size,
                 allow_changes=self.args.allow_changes,
             )
-        self.skipped_steps = self._loaded_state.get("skipped_steps", 0)
+        self._loaded_state = progress
+        self.skipped_steps = progress["skipped_steps"]
         self._skipped_in_a_row = 0
-        self._steps_without_loss = self._loaded_state.get("steps_without_loss", 0)
-        self._total_at_log = self._loaded_state.get("total_loss", 0.0)
-        self._step_of_log = self._loaded_state.get("last_logged_step", 0)
-        # Earlier versions wrote totals that are not finite.
-        if not math.isfinite(self._total_at_log):
-            self._total_at_log = 0.0
-            self._steps_without_loss = self._step_of_log
+        self._steps_without_loss = progress["steps_without_loss"]
+        self._total_at_log = progress["total_loss"]
+        self._step_of_log = progress["last_logged_step"]
         # A fraction of max_minutes, which allow_changes may change, or replace by steps.
         self.clock = 0.0
         if self.args.max_minutes:
-            minutes_before = self._loaded_state.get("max_minutes") or self.args.max_minutes
-            self.clock = self._loaded_state.get("clock", 0.0)
-            self.clock *= minutes_before / self.args.max_minutes
-        self._longest_pause = self._loaded_state.get("longest_pause", 0.0)
-        self._clock_start = None
-        # Earlier versions counted from the start. On a CPU nothing is compiled in a step.
-        if checkpoint is not None or self.args.device.type == "cpu":
-            self._clock_start = self._loaded_state.get("first_step_seconds", 0.0)
+            minutes_before = progress["max_minutes"] or self.args.max_minutes
+            self.clock = progress["clock"] * minutes_before / self.args.max_minutes
+        self._longest_pause = progress["longest_pause"]
+        self._clock_start = progress["first_step_seconds"]
+        # The first step on a GPU compiles.
+        if checkpoint is None and self.args.device.type != "cpu":
+            self._clock_start = None
         self._shared_clock = PreviousNumber()
-        self.kept_steps = self._loaded_state.get("kept_steps", [])
+        self.kept_steps = list(progress["kept_steps"])
         self._evaluation_is_due = False
         self._set_best_rule()
 
     def _set_best_rule(self) -> None:
-        """Set the rule by which the best step is chosen, and refuse a change that cannot resume.
-
-        Checkpoints of earlier versions do not say by which rule theirs was chosen.
-        """
+        """Set the rule by which the best step is chosen, and refuse a change that cannot resume."""
         args = self.args
-        rule_before = self._loaded_state.get("best_metric")
+        rule_before = self._loaded_state["best_metric"]
         self._best_rule = rule_before  # "highest f1", "lowest loss"
         self._has_other_best_rule = False
         if args.metric_for_best_model is None:
@@ -478,11 +470,8 @@ class RecipeTrainer(Trainer):
             )
 
     def minutes_were_over(self) -> bool:
-        """Return whether no minutes are left after the checkpoint of a run by the clock.
-
-        A checkpoint of an earlier version does not say of how many minutes its clock is.
-        """
-        return self.clock >= 1.0 and "max_minutes" in self._loaded_state
+        """Return whether no minutes are left after the checkpoint of a run by the clock."""
+        return self.clock >= 1.0 and self._loaded_state["max_minutes"] is not None
 
     def _find_checkpoint(self, resume: str | Path | bool | None) -> Path | None:
         """Return the folder that stock's `resume_from_checkpoint` means.
@@ -1182,7 +1171,7 @@ class RecipeTrainer(Trainer):
             "process": {"loss": float(self._tr_loss), "meter": self.meter.sums()},
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the sums where the checkpoint left them; everything else is loaded by now."""
         process_state = state_of_process(
             state["processes"], self.args.process_index, self.args.world_size
@@ -1191,7 +1180,7 @@ class RecipeTrainer(Trainer):
         self.meter.take_sums(process_state["meter"])
         self._total_loss_scalar = self._total_at_log
         self._globalstep_last_logged = state["last_logged_step"]
-        self.run_time.load_state_dict(state.get("cost"))
+        self.run_time.load_state_dict(state["cost"])
 
     def run_missed_evaluation(self) -> None:
         """Evaluate a resumed checkpoint whose evaluation was stopped."""
@@ -1360,13 +1349,13 @@ class _RestoreAndSave(TrainerCallback):
         # them.
         state.compute_steps(args, state.max_steps)
         loaded_state = self.trainer._loaded_state
-        if loaded_state:
+        if self.trainer._resumed_from is not None:
             self.trainer.load_state_dict(loaded_state)
         self._reset_best_step(state)
         if self.trainer.minutes_were_over():
             state.max_steps = state.global_step
             control.should_training_stop = True
-        if loaded_state.get("evaluation_is_due") and args.eval_strategy != "no":
+        if loaded_state["evaluation_is_due"] and args.eval_strategy != "no":
             self.trainer.run_missed_evaluation()
 
     def _reset_best_step(self, state: Any) -> None:
