@@ -23,6 +23,7 @@ from bert_recipes.training.console import LogPrinter
 from bert_recipes.training.resume import (
     find_resume_checkpoint,
     prepare_output_dir,
+    read_progress,
 )
 from bert_recipes.training.speed import training_flops
 
@@ -120,6 +121,13 @@ def test_a_run_whose_labels_were_corrected_is_not_resumed(tiny_checkpoint, tmp_p
         return [first | {"label": (first["label"] + 1) % 3}, *rows]
 
     monkeypatch.setitem(train_run.__globals__, "make_rows", make_corrected_rows)
+    # A checkpoint of version 0.2.0 does not know its examples.
+    progress = tmp_path / "a" / "run" / "checkpoint-2" / "progress.json"
+    state = json.loads(progress.read_text())
+    del state["identity"]["training examples"]
+    progress.write_text(json.dumps(state))
+    checkpoint = tmp_path / "a" / "run" / "checkpoint-2"
+    read_progress(checkpoint, {"training examples": "x"}, "none", 1, allow_changes=False)
     with pytest.raises(InputError, match=r"training examples is .* was made with"):
         train_run(kind, tiny_checkpoint, tmp_path / "c", *SAVING, *resume)
 

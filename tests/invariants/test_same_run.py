@@ -19,6 +19,7 @@ from bert_recipes.training import cost, trainer
 from bert_recipes.training.arguments import DataArguments
 from bert_recipes.training.bert_trainer import BertTrainer
 from bert_recipes.training.pretraining import load_data
+from bert_recipes.training.resume import NO_PROGRESS
 
 
 @pytest.fixture
@@ -405,6 +406,19 @@ def test_epochs_are_counted_once_and_have_pairs_of_their_own(run, train_data):
 
 
 SAVING = {"save_strategy": "steps", "save_steps": 2}
+
+
+def test_a_checkpoint_that_lacks_what_this_version_writes_is_resumed(run, tmp_path):
+    whole = run("whole", **SAVING, max_steps=4)
+    checkpoint = tmp_path / "whole" / "checkpoint-2"
+    progress = read(checkpoint, "progress.json")
+    assert progress.keys() >= NO_PROGRESS.keys()
+    for name in NO_PROGRESS:
+        if name != "last_logged_step":
+            del progress[name]
+    (checkpoint / "progress.json").write_text(json.dumps(progress))
+    resumed = run("resumed", **SAVING, max_steps=4, resume_from=str(checkpoint))
+    torch.testing.assert_close(resumed["weights"], whole["weights"], rtol=0, atol=0)
 
 
 @pytest.fixture

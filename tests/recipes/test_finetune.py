@@ -4,15 +4,17 @@ import json
 import random
 import re
 import shutil
+from unittest.mock import Mock
 
 import pytest
 import transformers
 from in_process import keep_last, run_recipe
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, PushError
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments, read_task_file
 from bert_recipes.finetuning.run import prepare_run, write_predictions
+from bert_recipes.run_folder import UNFINISHED_FILE
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.training.run import run_training
 
@@ -199,6 +201,18 @@ def test_a_run_that_diverges_ends_without_figures_and_predictions(prepare, tmp_p
     assert [results[f"eval_{name}"] for name in ("accuracy", "f1", "loss")] == [None] * 3
     assert (tmp_path / "model.safetensors").is_file()
     assert (tmp_path / "task.yaml").is_file()
+
+
+@pytest.mark.parametrize(("error", "is_finished"), [(PushError, True), (ZeroDivisionError, False)])
+def test_only_a_failed_push_leaves_a_finished_run(prepare, tmp_path, error, is_finished):
+    """Another error at the end leaves the mark, and the checkpoint for a resume."""
+    run, settings = prepare("--max_steps 1 --save_strategy no --eval_strategy no")
+    mark = tmp_path / UNFINISHED_FILE
+    mark.touch()
+    with pytest.raises(error):
+        run_training(run.trainer, settings, finish=Mock(side_effect=error("x")))
+    assert mark.exists() != is_finished
+    assert (tmp_path / "checkpoint-1").is_dir() != is_finished
 
 
 def test_a_run_without_validation_that_diverges_is_finished_all_the_same(

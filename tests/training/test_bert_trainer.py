@@ -473,14 +473,15 @@ def test_a_line_that_somebody_else_logs_takes_nothing_from_the_mean_loss(tmp_pat
 
 
 def test_pairs_of_before_are_measured_whenever_those_of_the_run_are(tmp_path):
-    """Given to the Trainer, or to a phase."""
+    """Given to the Trainer, for one phase or two, or to a phase."""
     held_out = rows(15)
     old = rows(6)
     plan = PhasePlan(0, 6, 8, 8, 12, None)
     phase = TrainingPhase(plan, held_out, held_out, default_data_collator)
     for settings in (
         {"old_dataset": old},
-        {"phases": [replace(phase, old_dataset=old)]},
+        {"phases": [phase], "old_dataset": old},
+        {"phases": [replace(phase, old_dataset=old)], "old_dataset": held_out},
     ):
         trainer = stock_trainer(tmp_path, held_out, default_data_collator, given=settings)
         metrics = trainer.measure_all()

@@ -31,6 +31,7 @@ from bert_recipes.tasks.examples import hash_of_examples
 from bert_recipes.tasks.task import figure_names, with_prefix
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.callbacks import EarlyStopping
+from bert_recipes.training.resume import TRAINING_EXAMPLES
 from bert_recipes.training.speed import BatchStats, training_flops
 from bert_recipes.training.trainer import RecipeTrainer
 
@@ -118,7 +119,7 @@ class FineTuningTrainer(RecipeTrainer):
         self.resume_fingerprint["training features"] = f"{num_features} ({digest})"
         labels = ", ".join(self.kind.label2id)
         examples = f"{hash_of_examples(train.split.examples)[:12]} ({labels})"
-        self.resume_fingerprint["training examples"] = examples
+        self.resume_fingerprint[TRAINING_EXAMPLES] = examples
 
         args = self.args
         if args.max_steps < 0:

@@ -385,7 +385,7 @@ class BertTrainer(RecipeTrainer):
         max_eval_pairs: Held-out pairs an evaluation uses; None: all.
         phases: The phases of the run, with their data; None: one, with the data given.
         old_dataset: Held-out pairs of what the model was trained on before, measured whenever
-            `eval_dataset` is; given phases have their own.
+            `eval_dataset` is; for the phases that have none of their own.
         kwargs: As `Trainer`'s; data sets are any map-style ones. With `compute_metrics` evaluation
             is stock's.
     """
@@ -423,9 +423,14 @@ class BertTrainer(RecipeTrainer):
                 max_seq_length=0,
                 max_predictions_per_seq=None,
             )
-            data = (self.train_dataset, self.eval_dataset, self.data_collator, old_dataset)
-            phases = [TrainingPhase(plan, *data)]
-        self.phases = phases
+            phases = [
+                TrainingPhase(plan, self.train_dataset, self.eval_dataset, self.data_collator)
+            ]
+        self.phases: list[TrainingPhase] = []
+        for phase in phases:
+            if phase.old_dataset is None:
+                phase = replace(phase, old_dataset=old_dataset)
+            self.phases.append(phase)
         self.num_phases = len(self.phases)
         global_batches = [str(phase.plan.global_batch) for phase in self.phases]
         self.resume_fingerprint["global batch"] = ", then ".join(global_batches)

@@ -1,4 +1,4 @@
-"""The processes of a launch: their GPUs, their log, their group, answers of the main process."""
+"""The processes of a launch: checks, GPUs, log, group, answers of the main process."""
 
 import ctypes
 import logging

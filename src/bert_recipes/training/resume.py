@@ -75,7 +75,10 @@ RUN_FILES = (
     "wandb",
     "emissions.csv*",
 )
-# The progress of a run that begins, which also fills in what an earlier version did not write.
+# Of a fine-tuning run: texts, labels and ids. Checkpoints of version 0.2.0 have none.
+TRAINING_EXAMPLES = "training examples"
+# What a checkpoint of an earlier version may lack. A run that begins has the same values, but for
+# the clock on a GPU.
 NO_PROGRESS: Mapping[str, Any] = {
     "total_loss": 0.0,
     "last_logged_step": 0,
@@ -86,7 +89,7 @@ NO_PROGRESS: Mapping[str, Any] = {
     "clock": 0.0,
     "max_minutes": None,
     "longest_pause": 0.0,
-    "first_step_seconds": 0.0,
+    "first_step_seconds": 0.0,  # the minutes were counted from the start
     "kept_steps": (),
     "best_metric": None,
     "pairs_of_epochs": {},
@@ -482,6 +485,8 @@ def read_progress(
             checkpoint,
         )
     for name, value in fingerprint.items():
+        if name == TRAINING_EXAMPLES and name not in state["identity"]:
+            continue
         before = state["identity"].get(name)
         if before != value:
             message = f"{name} is {value}, {checkpoint} was made with {before}"

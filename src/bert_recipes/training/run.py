@@ -1,7 +1,6 @@
 """A run from its start to its results: training, evaluation, files."""
 
 import json
-import logging
 import shutil
 import statistics
 import time
@@ -39,9 +38,6 @@ from bert_recipes.training.cost import cost_facts
 from bert_recipes.training.speed import describe_machine, peak_memory_mb
 from bert_recipes.training.trackers import name_run
 from bert_recipes.training.trainer import RecipeTrainer
-
-
-logger = logging.getLogger(__name__)
 
 
 # The data and the checkpoint that a run begins with

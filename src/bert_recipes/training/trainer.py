@@ -434,6 +434,10 @@ class RecipeTrainer(Trainer):
         self._steps_without_loss = progress["steps_without_loss"]
         self._total_at_log = progress["total_loss"]
         self._step_of_log = progress["last_logged_step"]
+        # Earlier versions wrote totals that are not finite.
+        if not math.isfinite(self._total_at_log):
+            self._total_at_log = 0.0
+            self._steps_without_loss = self._step_of_log
         # A fraction of max_minutes, which allow_changes may change, or replace by steps.
         self.clock = 0.0
         if self.args.max_minutes:
@@ -452,7 +456,7 @@ class RecipeTrainer(Trainer):
     def _set_best_rule(self) -> None:
         """Set the rule by which the best step is chosen, and refuse a change that cannot resume."""
         args = self.args
-        rule_before = self._loaded_state["best_metric"]
+        rule_before = self._loaded_state["best_metric"]  # None: unknown, or of a new run
         self._best_rule = rule_before  # "highest f1", "lowest loss"
         self._has_other_best_rule = False
         if args.metric_for_best_model is None:
@@ -471,6 +475,7 @@ class RecipeTrainer(Trainer):
 
     def minutes_were_over(self) -> bool:
         """Return whether no minutes are left after the checkpoint of a run by the clock."""
+        # A checkpoint of an earlier version does not say of how many minutes its clock is.
         return self.clock >= 1.0 and self._loaded_state["max_minutes"] is not None
 
     def _find_checkpoint(self, resume: str | Path | bool | None) -> Path | None:
