@@ -109,7 +109,7 @@ def reading_of(path: Path, arguments: CorpusArguments) -> Counter[str] | None:
         except ValueError:
             return None
         rows = [value[arguments.text_column] for value in values]
-    texts = [row.replace("\0", "") for row in rows if row is not None]
+    texts = [re.sub("\r\n?", "\n", row.replace("\0", "")) for row in rows if row is not None]
     documents = [document for text in texts for document in documents_of(text, arguments, "file")]
     return count(documents, len(rows) - len(documents))
 
