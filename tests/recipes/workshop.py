@@ -69,7 +69,10 @@ def write_texts(folder: Path, rng: random.Random) -> None:
     write(folder / "text.txt", f"{lines}\n" * 10)
     write(folder / "texts.txt", lines)
     write(folder / "sentences.txt", lines)
-    write_rows(folder / "texts.jsonl", [{"text": sentence(rng)} for _ in range(5)])
+    texts = [{"text": sentence(rng)} for _ in range(5)]
+    # my_task.yaml is a task of pairs.
+    texts = [row | {"sentence1": row["text"], "sentence2": row["text"]} for row in texts]
+    write_rows(folder / "texts.jsonl", texts)
     pairs = [{"question": sentence(rng), "answer": sentence(rng)} for _ in range(4)]
     pairs = [row | {"sentence1": row["question"], "sentence2": row["answer"]} for row in pairs]
     write_rows(folder / "pairs.jsonl", pairs)
