@@ -280,8 +280,9 @@ def test_what_a_gpu_compiles_in_its_first_step_does_not_move_the_schedule(run, c
                 clock[0] += 6.0
 
     def start_from(self, checkpoint):
-        start_on_a_cpu(self, checkpoint)
-        self._clock_start = None
+        with monkeypatch.context() as patch:
+            patch.setattr(type(self.args), "device", torch.device("cuda"))
+            start_on_a_cpu(self, checkpoint)
 
     start_on_a_cpu = BertTrainer._start_from
     monkeypatch.setattr(BertTrainer, "_start_from", start_from)
